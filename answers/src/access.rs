@@ -1,6 +1,6 @@
 //! `memctl token` and `memctl audit` as data.
 //!
-//! Guarantees: as every answer ([`super`]). A token's secret is in the answer to its making and in no other.
+//! Guarantees: those of every answer ([`super`]). Only the response that creates a token contains its secret.
 
 use memctl_proto::v1;
 use serde::{Deserialize, Serialize};
@@ -10,7 +10,7 @@ use crate::format::csv::Cell;
 use crate::format::id::Id;
 use crate::format::time::Time;
 
-/// What a caller may do at most.
+/// The role of a caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
@@ -25,7 +25,7 @@ pub enum Role {
 }
 
 impl Role {
-    /// All of them.
+    /// All roles.
     pub const ALL: [Self; 4] = [Self::Agent, Self::Reader, Self::Operator, Self::Admin];
 
     /// Its name, in JSON as well.
@@ -39,16 +39,16 @@ impl Role {
         }
     }
 
-    /// A role by its name.
+    /// The role of a name.
     ///
     /// # Errors
-    /// Names the roles that exist.
+    /// The error names the existing roles.
     pub fn named(name: &str) -> Result<Self, String> {
         let found = Self::ALL.into_iter().find(|role| role.name() == name);
         found.ok_or_else(|| format!("there is no role {name:?}; there are agent, reader, operator and admin"))
     }
 
-    /// From a request.
+    /// Converts the role of a request.
     #[must_use]
     pub const fn from_wire(role: v1::Role) -> Option<Self> {
         match role {
@@ -109,7 +109,7 @@ pub struct Token {
     pub secret: Option<String>,
 }
 
-/// Whether a token counts.
+/// Whether a token is valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TokenState {
@@ -133,7 +133,7 @@ impl TokenState {
     }
 }
 
-/// The caller over HTTP, as `/api/v1/caller` shows it.
+/// The caller over HTTP, as in `/api/v1/caller`.
 #[derive(Clone, Debug, Serialize)]
 pub struct Known {
     /// See [`SCHEMA`].

@@ -1,7 +1,7 @@
-//! What allocator settings would do for a job, as `diagnose`, `frag` and `oom` say it: replayed, with bytes, or not at all.
+//! Advice on allocator settings for a job in `diagnose`, `frag` and `oom`. It is based on replays and has their bytes.
 //!
 //! Guarantees: a setting is named only with the result of its replay; if nothing could be replayed, the reason is given
-//! instead. The replay's result includes which setting is worth a change.
+//! instead. The replay's result includes the recommended setting.
 
 use serde::{Deserialize, Serialize};
 
@@ -26,7 +26,7 @@ pub struct Advice {
     pub device: Option<Rank>,
 }
 
-/// Whether a finding of a report depends on how memory is packed, so that settings are worth a replay.
+/// Whether a finding of a report depends on how memory is packed, so that a replay of settings is useful.
 #[must_use]
 pub fn is_called_for(report: &Report) -> bool {
     use FindingKind as Kind;
@@ -35,7 +35,7 @@ pub fn is_called_for(report: &Report) -> bool {
 }
 
 impl Advice {
-    /// From the replays of a device, what they do not cover, and what pins its memory.
+    /// Makes advice from a device's replays, their limitations, and what pins the device's memory.
     #[must_use]
     pub fn replayed(device: Rank, remarks: &[String], pinned: Option<String>) -> Self {
         let mut says = device.says.clone();
@@ -50,7 +50,7 @@ impl Advice {
         Self { rank: device.rank, process: device.process.clone(), says, not_replayed: None, device: Some(device) }
     }
 
-    /// Where nothing can be replayed.
+    /// Makes advice for a case in which nothing can be replayed.
     #[must_use]
     pub fn none(rank: u32, process: String, why: String, pinned: Option<String>) -> Self {
         let name = name_of(&process, rank);
@@ -59,7 +59,7 @@ impl Advice {
         Self { rank, process, says, not_replayed: Some(why), device: None }
     }
 
-    /// The line for a shell that sets what is recommended.
+    /// The shell command that applies the recommendation.
     #[must_use]
     pub fn export(&self) -> Option<String> {
         let recommended = self.device.as_ref()?.recommended.as_ref()?;
@@ -69,7 +69,7 @@ impl Advice {
         })
     }
 
-    /// Whether a setting was replayed without running out of memory; `None` where it was not replayed.
+    /// Whether a setting was replayed without running out of memory; `None` if it was not replayed.
     #[must_use]
     pub fn serves(&self, conf: &str) -> Option<bool> {
         let settings = &self.device.as_ref()?.settings;

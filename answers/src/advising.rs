@@ -1,6 +1,6 @@
-//! Whose memory is replayed for advice on allocator settings: for `diagnose`, `frag` and `oom`.
+//! Chooses the device that is replayed for advice on allocator settings in `diagnose`, `frag` and `oom`.
 //!
-//! Guarantees: one device; its limit is the one that a failed request shows, if one failed.
+//! Guarantees: one device; if a request failed, the limit follows from that request.
 
 use memctl_model::FindingKind;
 use memctl_replay::Limit;
@@ -11,7 +11,7 @@ use crate::oom::{Failed, Oom};
 use crate::report;
 use crate::what_if::Rank;
 
-/// Whose memory is replayed.
+/// The device that is replayed.
 #[derive(Clone, Debug, Default)]
 pub struct Subject {
     /// The rank.
@@ -27,7 +27,7 @@ pub struct Subject {
 }
 
 impl Subject {
-    /// The rank that a diagnosis is about: with its failed request if one failed, else with how it is fragmented.
+    /// The rank of a diagnosis, with its failed request if one failed, else with its fragmentation.
     #[must_use]
     pub fn of_rank(rank: &report::Rank, failed: Option<&Failed>, fragmented: Option<&frag::Rank>) -> Self {
         let holders = failed.map(|failed| &failed.held_by).or(fragmented.map(|found| &found.held_by));
@@ -68,7 +68,7 @@ impl Subject {
         })
     }
 
-    /// The advice, from the replays of its device and what they do not cover, or from the reason why there are none.
+    /// The advice, from the device's replays and their limitations, or from the reason why there are none.
     #[must_use]
     pub fn advice(self, replayed: Result<(Rank, Vec<String>), String>) -> Advice {
         let why = match replayed {

@@ -1,9 +1,9 @@
-//! `memctl alerts` as data: alerts, silences, what receivers answered, rules. The daemon makes them, and they travel as
-//! they are printed.
+//! `memctl alerts` as data: alerts, silences, responses of receivers, rules. The daemon makes these answers, and they
+//! are sent as they are printed.
 //!
-//! Guarantees: as every answer ([`super`]): times are RFC 3339, what is not known is null.
+//! Guarantees: those of every answer ([`super`]): times are RFC 3339, unknown values are null.
 //!
-//! (Over 400 lines: four answers of one verb, each a list of fields and four ways to print them.)
+//! (Over 400 lines: four answers of one command, each a list of fields and four ways to print them.)
 
 use std::collections::BTreeMap;
 
@@ -57,7 +57,7 @@ pub struct Watched {
 }
 
 impl Watched {
-    /// Of judged jobs.
+    /// Counts the judged jobs.
     #[must_use]
     pub fn new(jobs: &[Job]) -> Self {
         let undecided = |job: &&Job| {
@@ -102,7 +102,7 @@ impl Phase {
     }
 }
 
-/// What an alert says of its finding; stored, listed and sent.
+/// The part of a finding that an alert contains; stored, listed and sent.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AlertedFinding {
     /// The finding's id.
@@ -124,7 +124,7 @@ pub struct AlertedFinding {
     pub title: String,
     /// Why.
     pub explanation: String,
-    /// What to do.
+    /// The address of its job.
     pub advice: String,
 }
 
@@ -133,7 +133,7 @@ pub struct AlertedFinding {
 pub struct Alert {
     /// Its id.
     pub id: Id,
-    /// The rule's name.
+    /// One silence; a criterion that is null matches everything.
     pub rule: String,
     /// Its state.
     pub state: Phase,
@@ -182,14 +182,14 @@ pub struct Receiver {
 }
 
 impl Alert {
-    /// What its job is asked for by.
+    /// The address of its job.
     #[must_use]
     pub fn address(&self) -> String {
         let run = self.run.filter(|run| *run > 1);
         run.map_or_else(|| self.job.clone(), |run| format!("{}#{run}", self.job))
     }
 
-    /// When its state began.
+    /// The time at which its current state began.
     #[must_use]
     pub fn entered(&self) -> Time {
         self.resolved_at.or(self.fired_at).unwrap_or(self.since)
@@ -253,7 +253,7 @@ pub struct Silences {
     pub now: Time,
 }
 
-/// One silence; what is null matches everything.
+/// One silence; a criterion that is null matches everything.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Silence {
     /// Its id.
@@ -281,7 +281,7 @@ pub struct Silence {
 }
 
 impl Silence {
-    /// What it matches, in words.
+    /// Its criteria, in words.
     #[must_use]
     pub fn matches(&self) -> String {
         let mut parts = Vec::new();
@@ -316,7 +316,7 @@ impl Listing for Silences {
     }
 }
 
-/// What receivers answered to a test.
+/// The responses of receivers to a test.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Answers {
     /// See [`SCHEMA`](super::SCHEMA).
@@ -325,7 +325,7 @@ pub struct Answers {
     pub receivers: Vec<Tested>,
 }
 
-/// What one answered.
+/// The response of one receiver.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Tested {
     /// Its name.

@@ -1,7 +1,7 @@
-//! What lives at a device's peak: by class, by module, and by class, module and site together.
+//! Live memory at a device's peak: by class, by module, and by class, module and site together.
 //!
-//! Guarantees: the classes sum to what was allocated; parts that had no room are counted, with their bytes. A block that was
-//! allocated in no module's forward has none, and stands so.
+//! Guarantees: the classes sum to the allocated bytes; omitted parts are counted, with their bytes. A block that was
+//! not allocated in a module's forward has no module.
 
 use serde::Serialize;
 
@@ -47,7 +47,7 @@ pub struct Anatomy {
     pub left_out_bytes: u64,
 }
 
-/// What was allocated in one module.
+/// Memory that was allocated in one module.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Held {
     /// Its class, or the line that calls it; null for what was allocated in none.
@@ -58,7 +58,7 @@ pub struct Held {
     pub live_blocks: u64,
 }
 
-/// What was allocated for one purpose, in one module, at one site.
+/// Memory that was allocated for one purpose, in one module, at one site.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Part {
     /// Its class.

@@ -1,8 +1,8 @@
-//! A stretch of an allocator's life as data: segments, blocks and who made them, in columns, for a picture that is scrubbed.
+//! A stretch of an allocator's life as data: segments, blocks and their stacks, in columns, for an interactive picture.
 //!
-//! Guarantees: every column of a table has as many entries as the others; what lives behind the n-th event is what has
-//! `from_event <= n < to_event`, null being before and after the stretch; stacks share their frames, and what is too much of
-//! them is cut at the outer end. Refuses to lay anything out.
+//! Guarantees: all columns of a table have the same length. Live after the n-th event is everything with `from_event <=
+//! n < to_event`, where null is before or after the stretch. Stacks share their frames, and excess frames are cut at
+//! the outer end. This module computes no layout.
 
 use std::collections::HashMap;
 
@@ -64,7 +64,7 @@ pub struct Blocks {
     pub rules: Rules,
 }
 
-/// Every so many events: when, and what was allocated and reserved behind them.
+/// The time, and the allocated and reserved bytes, at regular numbers of events.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Course {
     /// The time of the first point.
@@ -142,7 +142,7 @@ pub struct Failure {
     pub stream: String,
 }
 
-/// What a request needs.
+/// The rules that a request follows.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Rules {
     /// Sizes are rounded up to a multiple of this, at least.
@@ -151,7 +151,7 @@ pub struct Rules {
     pub small_bytes_max: u64,
 }
 
-/// Numbers stacks, whose frames are shared, as they are met.
+/// Numbers stacks in the order of their first use; the frames are shared.
 #[derive(Default)]
 pub struct Stacks<K> {
     known: HashMap<K, u32>,
@@ -167,7 +167,7 @@ pub struct Stacks<K> {
     pub owners: Vec<Option<String>>,
 }
 
-/// What is stored of a stack at its first use.
+/// The content of a stack, stored at its first use.
 #[derive(Clone, Debug, Default)]
 pub struct StackTold {
     /// Innermost first.
@@ -179,7 +179,7 @@ pub struct StackTold {
 }
 
 impl<K: Copy + Eq + std::hash::Hash> Stacks<K> {
-    /// None but the empty one; `room` frames in all.
+    /// Holds only the empty stack; `room` is the number of frames in all.
     #[must_use]
     pub fn new(room: usize) -> Self {
         Self {
@@ -193,7 +193,7 @@ impl<K: Copy + Eq + std::hash::Hash> Stacks<K> {
         }
     }
 
-    /// The number of a stack, of which more is asked for where it is met first.
+    /// The number of a stack; `told` is called only at its first use.
     pub fn number(&mut self, key: K, told: impl FnOnce() -> StackTold) -> u32 {
         if let Some(number) = self.known.get(&key) {
             return *number;

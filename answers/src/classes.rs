@@ -1,7 +1,9 @@
-//! What a device's live memory was for, at every boundary of which a site table is stored: the stacked classes of a course.
+//! The classes of a device's live memory at every boundary with a stored site table, for the stacked areas of a
+//! timeline.
 //!
-//! Guarantees: the bytes of a point sum to what was live then; points are in the order of time. Between two points classes are
-//! known where the range has few enough events for slots: the bytes of a slot sum to what was allocated at its highest moment.
+//! Guarantees: the bytes of a point sum to the live bytes at that time; points are in the order of time. Between two
+//! points, classes are known only if the range has few enough events for slots. The bytes of a slot sum to the
+//! allocated bytes at its highest moment.
 
 use serde::Serialize;
 
@@ -29,7 +31,8 @@ pub struct Classes {
     pub points: Vec<Point>,
     /// Boundaries between them that had no room in the answer.
     pub points_left_out: u64,
-    /// Consecutive stretches of time, each with the classes of its highest moment; empty where there are too many events.
+    /// Consecutive stretches of time, each with the classes of its highest moment; empty where there are too many
+    /// events.
     pub slots: Vec<Slot>,
     /// Up to when steps were looked at, where there were too many; null where all were.
     pub looked_until: Option<String>,

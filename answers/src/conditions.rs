@@ -1,4 +1,5 @@
-//! What `memctl assert` is asked to hold: `stable`, `no-leak`, `no-oom`, `no-findings`, `peak<10GiB`, `reserved/allocated<1.3`, `growth<1MiB/epoch`.
+//! The conditions of `memctl assert`: `stable`, `no-leak`, `no-oom`, `no-findings`, `peak<10GiB`,
+//! `reserved/allocated<1.3`, `growth<1MiB/epoch`.
 //!
 //! Guarantees: a typing error gives a sentence with an example. Refuses limits that cannot fail (a ratio above 1).
 
@@ -16,7 +17,7 @@ pub struct Condition {
     pub asks: Asks,
 }
 
-/// What a condition asks for.
+/// The requirement of a condition.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Asks {
     /// Nothing grows, and what is allocated at epoch ends stays.
@@ -39,7 +40,7 @@ pub enum Asks {
     Growth(Limit<u64>, Per),
 }
 
-/// What growth is counted by.
+/// The unit of growth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Per {
     /// An epoch.
@@ -62,7 +63,7 @@ impl Per {
     }
 }
 
-/// Below `most`, or at it where that is allowed.
+/// An upper limit; `inclusive` allows the limit itself.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Limit<T> {
     /// The limit.
@@ -72,7 +73,7 @@ pub struct Limit<T> {
 }
 
 impl<T: PartialOrd> Limit<T> {
-    /// Whether the value keeps it.
+    /// Whether the value is within the limit.
     pub fn holds(&self, value: &T) -> bool {
         *value < self.most || (self.inclusive && *value == self.most)
     }
@@ -117,21 +118,22 @@ fn compared(text: &str) -> Result<Asks, String> {
             let (most, per) = rate(limit)?;
             Ok(Asks::Growth(Limit { most, inclusive }, per))
         }
-        // (`fragmentation` is its former name: most of what is unused is cache, which serves later requests.)
+        // `fragmentation` is the former name. It was misleading, because most unused memory is cache, which serves
+        // later requests.
         "unused" | "fragmentation" => Ok(Asks::Unused(Limit { most: ratio(limit)?, inclusive })),
         _ => Err(unknown()),
     }
 }
 
-/// `512MiB`, `1.5GiB`, `80GB`, `1048576B`: a number without a unit is one whose unit was forgotten, unless it is 0.
+/// `512MiB`, `1.5GiB`, `80GB`, `1048576B`: a number without a unit is an error, unless it is 0.
 ///
 /// # Errors
-/// Why it is no number of bytes.
+/// Why the text is not a number of bytes.
 pub fn bytes(text: &str) -> Result<u64, String> {
     if text == "0" {
         return Ok(0);
     }
-    // More than an exbibyte is a typing error.
+    // A number above an exbibyte is a typing error.
     match quantity::bytes(text) {
         Ok(bytes) if bytes <= 1 << 60 => Ok(bytes),
         Err(QuantityError::NoUnit) => Err(format!("`{text}` has no unit; write {text}GiB, {text}MiB or {text}B")),
@@ -149,7 +151,7 @@ fn rate(text: &str) -> Result<(u64, Per), String> {
     Ok((bytes(amount)?, per))
 }
 
-/// `1.3`: reserved is never below allocated.
+/// `1.3`: at least 1, because reserved is never below allocated.
 fn factor(text: &str) -> Result<f64, String> {
     let wrong = || format!("`{text}` is not a factor of 1 or more; write it like 1.3");
     let value = text.parse::<f64>().map_err(|_| wrong())?;
@@ -164,7 +166,7 @@ fn ratio(text: &str) -> Result<f64, String> {
     if (0.0..=1.0).contains(&value) { Ok(value) } else { Err(wrong()) }
 }
 
-/// How much more than at the first epoch end may be allocated at later ones.
+/// How far later epoch ends may exceed the first one.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Tolerance {
     /// A share of the first.

@@ -1,6 +1,6 @@
-//! `memctl frag` as data: how each rank's free memory lies, what pins it, and whether a request would fail.
+//! `memctl frag` as data: the layout of each rank's free memory, what pins it, and whether a request would fail.
 //!
-//! (Over 400 lines: a table of fields with what each means, and their way from the wire; nothing here decides anything.)
+//! (A table of fields with their meaning, and their conversion from the wire. Nothing here decides anything.)
 
 use std::borrow::Cow;
 use std::io::{self, Write};
@@ -148,7 +148,7 @@ pub struct FreeList {
     pub unusable_free: Vec<Share>,
 }
 
-/// Live blocks of one site that lie beside free memory.
+/// Live blocks of one site beside free memory.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Holder {
     /// Who allocated them; null when no stack was recorded.
@@ -169,7 +169,7 @@ pub struct Holder {
     pub birth_phase: Option<String>,
 }
 
-/// What was asked of the driver in steady state.
+/// Memory that was requested from the driver in steady state.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct Churn {
     /// Steps looked at.

@@ -1,5 +1,5 @@
-//! Ranks side by side over their epochs: what each had allocated at every epoch's end, odd ranks first, and where each left
-//! the others.
+//! Ranks side by side over their epochs: the allocated bytes of each rank at every epoch's end, outliers first, and the
+//! epoch in which a rank diverged from the others.
 //!
 //! Guarantees: every rank of the report is a row, with one figure per epoch or null; of more than `EPOCHS_MAX` epochs,
 //! an even selection is shown that includes the last. [`memctl_analysis::outliers`] decides what is an outlier.
@@ -50,15 +50,15 @@ pub struct Row {
     pub failure: Option<String>,
     /// Figures by which it stands out among the ranks.
     pub stands_out: Vec<String>,
-    /// The epoch from whose end on it is further above the median than the others explain, up to its last one; null where
-    /// it never was, or came back.
+    /// The epoch from whose end on it is further above the median than the others explain, up to its last one; null
+    /// where it never was, or came back.
     pub diverges_at: Option<u32>,
     /// Allocated at each epoch's end.
     pub allocated_bytes: Vec<Option<u64>>,
 }
 
 impl Heat {
-    /// From a report on all ranks.
+    /// Makes the answer from a report on all ranks.
     #[must_use]
     pub fn new(report: Report) -> Self {
         let all: BTreeSet<u32> = report.ranks.iter().flat_map(|rank| &rank.epoch_ends).map(|end| end.epoch).collect();
@@ -111,7 +111,7 @@ fn row(rank: Rank, columns: &BTreeMap<u32, usize>) -> Row {
     }
 }
 
-/// Evenly chosen ones of too many, the first and the last among them.
+/// An even selection of at most `EPOCHS_MAX` epochs, including the first and the last.
 fn chosen(all: Vec<u32>) -> Vec<u32> {
     if all.len() <= EPOCHS_MAX {
         return all;

@@ -1,7 +1,7 @@
-//! `memctl holders` as data: which Python objects hold the tensors of a site, as the running process answered.
+//! `memctl holders` as data: the Python objects that hold the tensors of a site, as reported by the running process.
 //!
-//! Guarantees: how many blocks the answer covers, how long the process stood still for it, and what was not looked at are
-//! always said. Refuses to guess: a block without a holder is counted, and no holder is named for it.
+//! Guarantees: the answer always contains the number of covered blocks, the time for which the process was paused, and
+//! what was not searched. Nothing is guessed: a block without a known holder is counted.
 
 use std::borrow::Cow;
 use std::io::{self, Write};
@@ -13,10 +13,10 @@ use super::{Answer, Frame, Job};
 use crate::format::csv::{self, Cell};
 use crate::format::json;
 
-/// The name of a bound.
+/// The name of the state of a bounded holder.
 const BOUNDED: &str = "bounded";
 
-/// What holds the tensors of a site.
+/// The holders of a site's tensors.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Holders {
     /// See [`super::SCHEMA`].
@@ -62,7 +62,7 @@ pub struct Holders {
     pub hint: Option<String>,
 }
 
-/// What holds some of the tensors.
+/// The holder of some of the tensors.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Holder {
     /// `list`, `dict`, `attribute`, `closure`, `hook`, …

@@ -1,7 +1,7 @@
 //! What was analysed and what was not, as in every response with findings.
 //!
-//! Guarantees: a response that does not say what was analysed counts as not analysed. Decides nothing: each gap states
-//! whether the absence of findings then means nothing.
+//! Guarantees: a response that does not state what was analysed counts as not analysed. Decides nothing: each gap
+//! states whether the absence of findings then means nothing.
 
 use std::borrow::Cow;
 
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::finding::Finding;
 use crate::format::text::{count, plural};
 
-/// What an answer's findings, or their absence, rest on.
+/// The basis of an answer's findings, or of their absence.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Scope {
     /// What was looked at.
@@ -20,7 +20,7 @@ pub struct Scope {
     pub not_judged: Vec<NotJudged>,
 }
 
-/// What was looked at.
+/// What was analysed.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Judged {
     /// Processes.
@@ -82,25 +82,26 @@ impl NotJudged {
 }
 
 impl Scope {
-    /// Of an analysis.
+    /// Converts the scope of an analysis.
     #[must_use]
     pub fn new(judged: &model::Judged, not_judged: &[model::NotJudged]) -> Self {
         Self { judged: judged.into(), not_judged: not_judged.iter().map(NotJudged::from).collect() }
     }
 
-    /// Why no finding means nothing; `None` where it means something.
+    /// The gap because of which the absence of findings means nothing; `None` if there is none.
     #[must_use]
     pub fn inconclusive(&self) -> Option<&NotJudged> {
         self.not_judged.iter().find(|not| not.decides)
     }
 
-    /// The same where findings were made: one that hurts is an answer, one that is good to know is none.
+    /// The same for given findings: a finding of severity warning or worse counts as a result, one for information only
+    /// does not.
     #[must_use]
     pub fn undecided(&self, findings: &[Finding]) -> Option<&NotJudged> {
         self.inconclusive().filter(|_| !findings.iter().any(Finding::hurts))
     }
 
-    /// Why no finding of these kinds means nothing.
+    /// The gap because of which the absence of findings of these kinds means nothing.
     #[must_use]
     pub fn inconclusive_about(&self, kinds: &[FindingKind]) -> Option<&NotJudged> {
         let about = |not: &&NotJudged| not.is_whole() && not.known_kind().is_some_and(|kind| kinds.contains(&kind));
@@ -145,7 +146,7 @@ impl From<&model::NotJudged> for NotJudged {
     }
 }
 
-/// `4 ranks, 5 epoch ends, 40 steps`: what was looked at.
+/// `4 ranks, 5 epoch ends, 40 steps`: what was analysed.
 #[must_use]
 pub fn looked_at(judged: &Judged) -> String {
     let mut parts = vec![
@@ -154,7 +155,7 @@ pub fn looked_at(judged: &Judged) -> String {
         plural(judged.steps, "step"),
     ];
     if u64::from(judged.processes) > judged.ranks.len() as u64 {
-        // More than one rank at least.
+        // Shown only if there are more processes than ranks.
         parts.insert(0, format!("{} processes", count(u64::from(judged.processes))));
     }
     if judged.windows > 0 {

@@ -1,4 +1,4 @@
-//! `memctl leaks` as data: the findings about memory that grows, whole.
+//! `memctl leaks` as data: the findings about growing memory, in full.
 
 use std::io::{self, Write};
 
@@ -12,7 +12,7 @@ use super::verdict::Verdict;
 use super::{Answer, Completeness, Job, SCHEMA};
 use crate::format::json;
 
-/// What grows.
+/// The findings about growth.
 #[derive(Clone, Debug, Serialize)]
 pub struct Leaks {
     /// See [`SCHEMA`].
@@ -35,15 +35,15 @@ pub struct Leaks {
     pub report: Report,
 }
 
-/// Whether a kind is about something that grows.
+/// Whether a kind is about growth.
 #[must_use]
 pub const fn grows(kind: FindingKind) -> bool {
     kind.growth().is_some()
 }
 
 impl Leaks {
-    /// From a report; `all`: those that are only suspected, too. Where memory grows and nothing else explains it
-    /// these are shown in any case: they say where.
+    /// Makes the answer from a report; `all` includes suspected findings. If memory grows and no other finding explains
+    /// it, suspected findings are always included, because they name the place.
     #[must_use]
     pub fn new(report: Report, all: bool) -> Self {
         let growing: Vec<&Finding> =

@@ -1,7 +1,9 @@
-//! `memctl ledger` as data: everything that each rank's device says is used, by who uses it, and every live block if wanted.
+//! `memctl ledger` as data: all memory that each rank's device reports as used, by its users, and every live block if
+//! requested.
 //!
-//! Guarantees: classes sum to allocated; allocated, cached, context and libraries, other processes and what is unexplained
-//! sum to what is used on the device. What was not measured is null, and its bytes are then part of what is unexplained.
+//! Guarantees: classes sum to allocated; allocated, cached, context and libraries, other processes and the unexplained
+//! part sum to the used bytes of the device. Unmeasured values are null, and their bytes are then part of the
+//! unexplained.
 
 use std::io::{self, Write};
 
@@ -89,7 +91,8 @@ pub struct Rank {
     pub others_bytes: Option<u64>,
     /// In use on the device by what was not measured, its context or other processes: null where both were.
     pub unmeasured_bytes: Option<u64>,
-    /// Left over where everything was measured; below zero when the parts, measured at different moments, exceed the whole.
+    /// Left over where everything was measured; below zero when the parts, measured at different moments, exceed the
+    /// whole.
     pub unexplained_bytes: Option<i64>,
     /// Of what is used.
     pub unexplained_share: Option<f64>,

@@ -1,8 +1,8 @@
-//! Answers: what JSON, NDJSON and CSV say, and what a diagnosis says, made from what the daemon's queries gave.
+//! Answers: the content of JSON, NDJSON, CSV and diagnoses, made from the daemon's responses.
 //!
-//! Guarantees: `"schema": 2` only ever grows; bytes are integers named `*_bytes`, times RFC 3339,
-//! ratios 0..1; what is not known is null, never 0. Refuses to know a terminal, a command line or a connection: who shows
-//! an answer, and how, is the business of who asked for it.
+//! Guarantees: fields are only added to `"schema": 2`; bytes are integers named `*_bytes`, times RFC 3339, ratios 0..1;
+//! unknown values are null, never 0. This crate does not depend on a terminal, a command line or a connection: the
+//! caller shows the answer.
 
 #![forbid(unsafe_code)]
 
@@ -57,7 +57,7 @@ use verdict::Verdict;
 /// The schema of every JSON answer.
 pub const SCHEMA: u32 = 2;
 
-/// Something that can be written as data, in every format.
+/// An answer that can be written as data in every format.
 pub trait Answer: Serialize + Sized {
     /// One object.
     ///
@@ -67,7 +67,7 @@ pub trait Answer: Serialize + Sized {
         json::pretty(out, self)
     }
 
-    /// One object a line.
+    /// One object per line.
     ///
     /// # Errors
     /// The writer's.
@@ -83,12 +83,12 @@ pub trait Answer: Serialize + Sized {
 /// An answer that is a list: a row is one line of NDJSON and one record of CSV.
 trait Listing: Serialize {
     type Row: Serialize;
-    /// The names of CSV.
+    /// The names of the CSV columns.
     const COLUMNS: &'static [&'static str];
 
     fn rows(&self) -> &[Self::Row];
 
-    /// By column.
+    /// The cells of a row, by column.
     fn cells(row: &Self::Row) -> Vec<Cell>;
 }
 
@@ -148,14 +148,14 @@ pub struct Job {
 }
 
 impl Job {
-    /// What its memory did, where it was judged for this answer.
+    /// The verdict on its memory, if it was judged for this answer.
     #[must_use]
     pub fn memory(&self) -> Option<&Verdict> {
         self.verdict.as_ref().and_then(|job| job.verdict.as_ref())
     }
 }
 
-/// What judging a job came to, in short.
+/// A job's verdict in brief.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct JobVerdict {
     /// What its memory did.
@@ -173,7 +173,7 @@ pub struct JobVerdict {
     pub inconclusive: Option<String>,
 }
 
-/// How much of what happened an answer rests on.
+/// How complete the data behind an answer is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Completeness {
     /// Nothing is missing.
@@ -213,7 +213,7 @@ impl Frame {
         self.as_model().is_user_code()
     }
 
-    /// Whether it is of C or C++.
+    /// Whether it is a C or C++ frame.
     #[must_use]
     pub fn is_native(&self) -> bool {
         self.as_model().is_native()
@@ -236,7 +236,7 @@ pub fn site_of(stack: &[Frame]) -> Option<Frame> {
     memctl_model::site_of(frames.iter()).map(Frame::from)
 }
 
-/// Whose memory a stack is of, where the process said so, and its calls, innermost first.
+/// The owner of a stack's memory, if the process named it, and the stack's calls, innermost first.
 #[must_use]
 pub fn owned(mut stack: Vec<Frame>) -> (Option<String>, Vec<Frame>) {
     let model = |frame: &Frame| memctl_model::Frame {
@@ -256,13 +256,13 @@ impl From<&memctl_model::Frame> for Frame {
     }
 }
 
-/// A number; what is not finite is not known.
+/// A number; `None` if it is not finite.
 #[must_use]
 pub fn finite(value: f64) -> Option<f64> {
     value.is_finite().then_some(value)
 }
 
-/// A rate in whole bytes; what is no number is not known.
+/// A rate in whole bytes; `None` if it is not finite.
 #[must_use]
 pub fn whole(rate: f64) -> Option<i64> {
     // The cast saturates, which is right for rates beyond 8 EiB.

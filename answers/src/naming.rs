@@ -1,6 +1,6 @@
 //! How places, processes and commands are named in every output.
 //!
-//! Guarantees: text from elsewhere is made safe; a command can be copied into a POSIX shell as it stands.
+//! Guarantees: external text is escaped; a command can be copied into a POSIX shell unchanged.
 
 use crate::format::text::{file_name, safe};
 use crate::{Frame, Job};
@@ -18,8 +18,8 @@ pub fn place(frame: &Frame) -> String {
     safe(&text).into_owned()
 }
 
-/// Whether a person's words name this frame: `model.py:44`, its whole path with the line, `forward`, `Net.forward`, or what
-/// [`place`] writes.
+/// Whether a user's text names this frame: `model.py:44`, its whole path with the line, `forward`, `Net.forward`, or
+/// the form of [`place`].
 #[must_use]
 pub fn is_named(frame: &Frame, words: &str) -> bool {
     let line = frame.line.unwrap_or(0);
@@ -44,7 +44,8 @@ pub fn command(verb: &str, job: &Job, rest: &str, hint: &str) -> String {
     line
 }
 
-/// The flag that asks for one process: its rank where that names it, else its name, because a rank can have several.
+/// The flag that selects one process: by its rank if that is unique, else by its name, because a rank can have several
+/// processes.
 #[must_use]
 pub fn process_flag(process: &str, rank: u32) -> String {
     match process.is_empty() || process.strip_prefix("rank ").is_some_and(|number| number == rank.to_string()) {
@@ -53,14 +54,14 @@ pub fn process_flag(process: &str, rank: u32) -> String {
     }
 }
 
-/// A word as a POSIX shell takes it for itself.
+/// A word, quoted for a POSIX shell if needed.
 #[must_use]
 pub fn shell_word(word: &str) -> String {
     let plain = !word.is_empty() && word.bytes().all(|b| b.is_ascii_alphanumeric() || b"._:@/+-=".contains(&b));
     if plain { word.to_owned() } else { format!("'{}'", safe(word).replace('\'', r"'\''")) }
 }
 
-/// A process's name: its rank if the process has no name, as with daemons that know no processes.
+/// A process's name: its rank if the process has no name, as in responses of daemons that do not report processes.
 #[must_use]
 pub fn name_of(process: &str, rank: u32) -> String {
     if process.is_empty() { format!("rank {rank}") } else { safe(process).into_owned() }

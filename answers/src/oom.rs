@@ -14,7 +14,7 @@ use crate::format::csv::{self, Cell};
 use crate::format::json;
 use crate::format::time::Time;
 
-/// The requests of a job that failed.
+/// The failed requests of a job.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Oom {
     /// See [`super::SCHEMA`].
@@ -39,7 +39,7 @@ pub struct Oom {
     pub replay: Option<Advice>,
 }
 
-/// One request that failed.
+/// One failed request.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Failed {
     /// The rank.
@@ -163,7 +163,7 @@ impl Oom {
         self.failures.iter().find(|failed| failed.rank == rank && failed.process == process)
     }
 
-    /// With what the replays of the first failure's process say.
+    /// Adds the advice from replays of the process with the first failure.
     #[must_use]
     pub fn with_replay(mut self, replay: Option<Advice>) -> Self {
         let serves = replay.as_ref().and_then(|advice| advice.serves("expandable_segments:True"));

@@ -43,7 +43,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// Whether its rank alone names it.
+    /// Whether its rank alone identifies it.
     #[must_use]
     pub fn is_rank(&self) -> bool {
         self.process.is_empty() || self.process == format!("rank {}", self.rank)

@@ -1,6 +1,6 @@
-//! `memctl ranks` as data: the ranks side by side, what stands out among them, and the findings that distinguish them.
+//! `memctl ranks` as data: the ranks side by side, their outliers, and the findings that distinguish them.
 //!
-//! Guarantees: which figures stand out and which findings are about single ranks comes with the report. Refuses to compare.
+//! Guarantees: the outlying figures and the findings about single ranks come with the report. Nothing is compared here.
 
 use memctl_model::JobState;
 use std::io::{self, Write};
@@ -87,7 +87,7 @@ pub struct Rank {
 }
 
 impl Ranks {
-    /// From a report.
+    /// Makes the answer from a report.
     #[must_use]
     pub fn new(report: Report) -> Self {
         let Report { job, completeness, ranks, findings, scope, spread, hint, .. } = report;
@@ -99,7 +99,7 @@ impl Ranks {
 }
 
 impl Rank {
-    /// Whether it is apart from the others: by a figure, by a finding, by its end.
+    /// Whether it differs from the others: by a figure, by a finding, or by its end.
     #[must_use]
     pub fn is_odd(&self) -> bool {
         !self.stands_out.is_empty() || !self.findings.is_empty() || self.failure.is_some()

@@ -1,8 +1,8 @@
 //! `memctl query` as data: the object that scripts and dashboards depend on.
 //!
-//! The order of the fields is the documented one; what was added later comes after it.
+//! The order of the fields is the documented one; later fields follow at the end.
 //!
-//! (Over 400 lines: a table of fields with what each means, and their way from the wire; nothing here decides anything.)
+//! (Over 400 lines: a table of fields with their meaning, and their conversion from the wire.)
 
 use std::io::{self, Write};
 
@@ -67,7 +67,7 @@ pub struct Boundaries {
     pub found_by: Option<String>,
 }
 
-/// What is usual among the ranks.
+/// The usual values among the ranks.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Spread {
     /// Which figure.
@@ -80,7 +80,7 @@ pub struct Spread {
     pub limit_bytes: i64,
 }
 
-/// A call through which much of the growth comes.
+/// A call through which much of the growing memory is allocated.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Through {
     /// The call.
@@ -168,7 +168,7 @@ pub struct Rank {
     pub expandable_overruled: bool,
 }
 
-/// What was measured last of each quantity, within the last half minute that was recorded.
+/// The last measurement of each quantity within the last recorded half minute.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Sample {
     /// When the newest of them was measured.
@@ -265,7 +265,7 @@ pub struct RankGrowth {
 }
 
 impl RankGrowth {
-    /// Whether it grew and no finding says why.
+    /// Whether it grew and no finding explains it.
     #[must_use]
     pub fn is_unexplained(&self) -> bool {
         self.bytes_per_epoch > 0 && self.explained_by.is_none()
@@ -273,7 +273,7 @@ impl RankGrowth {
 }
 
 impl Rank {
-    /// When the newest figure of it was taken: a sample's or an epoch end's time.
+    /// The time of its newest figure: that of a sample or of an epoch end.
     #[must_use]
     pub fn last_heard_ns(&self) -> Option<u64> {
         let sample = self.sample.as_ref().map(|sample| sample.at.0);
@@ -300,7 +300,7 @@ impl From<&model::Sample> for Sample {
             utilisation_percent,
             host_rss_bytes,
             children_rss_bytes,
-            // A row of the ledger.
+            // Shown as a row of the ledger.
             nccl_bytes: _,
             sharing: _,
         } = sample;
@@ -320,7 +320,7 @@ impl From<&model::Sample> for Sample {
 }
 
 impl Report {
-    /// Whether something went wrong that needs no judging: a request or a rank failed.
+    /// Whether a request or a rank failed, which needs no analysis.
     #[must_use]
     pub fn failed(&self) -> bool {
         self.ranks.iter().any(|rank| rank.ooms > 0 || rank.failure.is_some())

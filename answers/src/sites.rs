@@ -42,7 +42,7 @@ pub struct View {
     pub hint: Option<String>,
 }
 
-/// One rank's.
+/// The live memory of one rank.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct RankSites {
     /// The rank.
@@ -71,7 +71,7 @@ pub struct RankSites {
     pub merged: bool,
 }
 
-/// Sites that an answer leaves out because it would become too large.
+/// Sites that an answer omits because it would become too large.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct Further {
     /// How many.
@@ -89,8 +89,8 @@ pub struct Site {
     pub live_bytes: u64,
     /// Live blocks.
     pub live_blocks: u64,
-    /// What nine tenths of its bytes or more are for, by the ledger's classes; null where that is not one class, or more than 8
-    /// devices were asked for at once.
+    /// What nine tenths of its bytes or more are for, by the ledger's classes; null where that is not one class, or
+    /// more than 8 devices were asked for at once.
     pub class: Option<String>,
     /// The innermost frame of the user's own code; null when no stack was recorded.
     pub site: Option<Frame>,
@@ -122,8 +122,8 @@ impl Sites {
         Some(sites.any(|site| !site.stack.is_empty()))
     }
 
-    /// Writes folded stacks, frames with their lines; with several ranks the rank is the root. Equal stacks are one line:
-    /// readers of the format add them up or take the last.
+    /// Writes folded stacks, frames with their lines; with several ranks the rank is the root. Equal stacks are one
+    /// line: some readers of the format add them up, others use the last one.
     ///
     /// # Errors
     /// The writer's.
@@ -149,7 +149,7 @@ impl Sites {
 }
 
 impl Site {
-    /// Of a stack, innermost frame first, in which a frame of the file `<owner>` names whose memory it is.
+    /// Makes the site of a stack, innermost frame first. A frame of the file `<owner>` names the owner of its memory.
     #[must_use]
     pub fn new(stack: Vec<Frame>) -> Self {
         let (owner, stack) = super::owned(stack);
@@ -174,7 +174,7 @@ struct Line<'a> {
 impl Answer for Sites {
     fn ndjson(&self, out: &mut dyn Write) -> io::Result<()> {
         for of in &self.ranks {
-            // Levels are the whole rank's, and a line is one site's.
+            // Levels are left out, because they belong to the rank and a line belongs to one site.
             let RankSites {
                 rank,
                 process,

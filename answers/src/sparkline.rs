@@ -1,6 +1,6 @@
-//! The course of a job's memory in a few columns of numbers: what a line of the list of jobs draws.
+//! A job's memory over time in a few columns of numbers, for a line in the list of jobs.
 //!
-//! Guarantees: of one process, the first, whose name is there; every column has as many numbers as there are points.
+//! Guarantees: the data is of one process, the first, and has its name; every column has one number per point.
 
 use serde::Serialize;
 
@@ -25,7 +25,7 @@ pub struct Sparkline {
 }
 
 impl Sparkline {
-    /// Of the first process of a timeline.
+    /// Makes the sparkline of a timeline's first process.
     #[must_use]
     pub fn new(timeline: Timeline) -> Self {
         let first = timeline.ranks.into_iter().find(|rank| !rank.points.is_empty());

@@ -1,8 +1,8 @@
-//! A tile of a timeline as bytes: a head of JSON on one line, and behind it columns of numbers.
+//! A tile of a timeline as bytes: a head of JSON on one line, followed by columns of numbers.
 //!
 //! Guarantees: the head ends with a line break and is padded with blanks, so that the columns begin at a multiple of
-//! eight bytes; each column has [`Head::count`] numbers of eight bytes, little-endian floating point, which hold whole
-//! numbers up to 2^53. Refuses nothing.
+//! eight bytes; each column has [`Head::count`] numbers of eight bytes, little-endian floating point, which represents
+//! integers up to 2^53 exactly.
 
 use serde::Serialize;
 
@@ -12,7 +12,7 @@ use crate::timeline::Mark;
 pub const COLUMNS: [&str; 5] =
     ["allocated_min_bytes", "allocated_max_bytes", "allocated_bytes", "reserved_max_bytes", "reserved_bytes"];
 
-/// What a tile says of itself.
+/// The head of a tile.
 #[derive(Clone, Debug, Serialize)]
 pub struct Head {
     /// See [`crate::SCHEMA`].

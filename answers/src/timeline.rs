@@ -31,7 +31,7 @@ pub struct Timeline {
     pub hint: Option<String>,
 }
 
-/// One rank's.
+/// The timeline of one rank.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct RankTimeline {
     /// The rank.
@@ -58,7 +58,7 @@ pub struct FloorStep {
     pub allocated_bytes: u64,
 }
 
-/// What happened within one stretch of time.
+/// The levels within one stretch of time.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Point {
     /// Its beginning.

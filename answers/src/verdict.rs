@@ -1,6 +1,6 @@
-//! The verdict as every answer about a job carries it: what the job's memory did.
+//! The verdict on a job's memory, as in every answer about a job.
 //!
-//! Guarantees: the same value in every command, the page and the report; of a daemon that does not say it, there is none.
+//! Guarantees: the same value in every command, the page and the report. An older daemon sends no verdict.
 
 use memctl_model::{self as model, Cause, MemoryKind, VerdictKind};
 use serde::{Deserialize, Serialize};
@@ -83,7 +83,7 @@ impl Verdict {
         VerdictKind::of_name(&self.kind)
     }
 
-    /// In two or three words.
+    /// The verdict in two or three words.
     #[must_use]
     pub fn words(&self) -> &str {
         match self.known_kind() {
@@ -100,7 +100,7 @@ impl Verdict {
         }
     }
 
-    /// Whether it says that something is wrong, or that too little is known to say that nothing is.
+    /// Whether something is wrong, or too little is known to exclude it.
     #[must_use]
     pub fn is_grave(&self) -> bool {
         match self.known_kind() {
@@ -116,13 +116,13 @@ impl Verdict {
         self.known_kind() == Some(VerdictKind::Growing) && self.is_known()
     }
 
-    /// Whether memory grows, and whether it will stop is open.
+    /// Whether memory grows, and it is open whether it will stop.
     #[must_use]
     pub fn is_open(&self) -> bool {
         self.known_kind() == Some(VerdictKind::Growing) && !self.is_known()
     }
 
-    /// Whether memory fills something for which the device has no room.
+    /// Whether memory fills a container that does not fit into the device.
     #[must_use]
     pub fn overflows(&self) -> bool {
         self.known_kind() == Some(VerdictKind::Filling) && self.fits == Some(false)

@@ -1,6 +1,6 @@
-//! `memctl what-if` as data: what a rank's recorded requests would have held under other allocator settings and limits.
+//! `memctl what-if` as data: the memory of a rank's recorded requests under other allocator settings and limits.
 //!
-//! Guarantees: a replay that does not repeat the recording is not called exact; what was not examined is named. Does
+//! Guarantees: a replay that does not reproduce the recording is not called exact; what was not examined is named. Does
 //! not decide which setting is good: the replays' results include that.
 
 use std::io::{self, Write};
@@ -11,13 +11,13 @@ use super::{Answer, Completeness, Frame, Job, SCHEMA};
 use crate::format::csv::{self, Cell};
 use crate::format::json;
 
-/// What no replay of an allocator covers.
+/// Memory that no replay of an allocator covers.
 pub const NEVER: [&str; 2] = [
     "Memory outside PyTorch's allocator: the context, libraries, other processes.",
     "When work on another stream would have ended: a free that waited for it completes where it did in the recording.",
 ];
 
-/// What other settings would have done.
+/// The memory under other settings.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct WhatIf {
     /// See [`SCHEMA`].
@@ -152,7 +152,7 @@ pub struct Ended {
     pub site: Option<Frame>,
 }
 
-/// The setting to take.
+/// The recommended setting.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Recommended {
     /// `PYTORCH_CUDA_ALLOC_CONF`.
@@ -176,7 +176,7 @@ enum Line<'a> {
 }
 
 impl WhatIf {
-    /// An answer about a job.
+    /// Makes an answer about a job.
     #[must_use]
     pub fn new(job: Job, completeness: Completeness, ranks: Vec<Rank>, ranks_left_out: usize) -> Self {
         Self { schema: SCHEMA, job, completeness, ranks, ranks_left_out, not_looked_at: Vec::new(), hint: None }

@@ -1,6 +1,6 @@
-//! Answers on their way from the daemon to a client: as JSON, in the schema that the command prints.
+//! The transport of answers from the daemon to a client: as JSON, in the schema that the command prints.
 //!
-//! Guarantees: what is read is what was written.
+//! Guarantees: reading returns the written value.
 
 use memctl_proto::v1;
 use serde::Serialize;
@@ -11,18 +11,18 @@ use serde::de::DeserializeOwned;
 #[error("the daemon's answer is not of the version this memctl knows ({0}): upgrade one of them")]
 pub struct UnknownAnswer(serde_json::Error);
 
-/// For the daemon.
+/// Encodes an answer for the client.
 ///
 /// # Errors
-/// A map whose keys are no texts; no answer has one.
+/// The answer contains a map whose keys are not strings; no answer has one.
 pub fn to_wire(answer: &impl Serialize) -> Result<v1::Answer, serde_json::Error> {
     Ok(v1::Answer { json: serde_json::to_vec(answer)? })
 }
 
-/// For the client.
+/// Decodes an answer of the daemon.
 ///
 /// # Errors
-/// The daemon is of another version.
+/// The daemon has another version.
 pub fn from_wire<T: DeserializeOwned>(wire: &v1::Answer) -> Result<T, UnknownAnswer> {
     serde_json::from_slice(&wire.json).map_err(UnknownAnswer)
 }

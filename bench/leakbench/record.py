@@ -3,9 +3,9 @@
 
     record.py RUN OUT_DIR [NAME ...]        RUN is what `tests/fakegpu/setup 2.11.0` prints, with memctl-agent installed
 
-Each becomes a snapshot for PyTorch's viewer (`memctl export --format memory-viz`), packed by zstd. Two things are
-changed in it: file names lose the folders in front of `lib/python3.X` and `train`, and all times are moved, so that the
-first is the begin of 2026. Fails when a training fails or loses events.
+Each training becomes a snapshot for PyTorch's viewer (`memctl export --format memory-viz`), packed by zstd. Two things
+are changed in it: file names lose the folders in front of `lib/python3.X` and `train`, and all times are shifted, so
+that the first is the begin of 2026. Fails when a training fails or loses events.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LIBRARY = re.compile(r"^.*?/(?=lib/python3\.\d+/)")
 
 
 def names() -> dict[str, str]:
-    """The trainings, each with the file that has it."""
+    """The trainings, each with its file."""
     listed = re.compile(r"^TRAINED.*?= \[(.*?)\]", re.MULTILINE | re.DOTALL)
     found = {}
     for group in GROUPS:
@@ -48,7 +48,7 @@ def tidy(name: str) -> str:
 
 
 def rewrite(node: Any, shift_us: int, seen: set[int]) -> None:
-    """Changes file names and times in place, wherever in the snapshot they are."""
+    """Changes file names and times everywhere in the snapshot, in place."""
     if id(node) in seen or not isinstance(node, (dict, list)):
         return
     seen.add(id(node))

@@ -1,18 +1,18 @@
-"""Live trainings on a device that becomes full, and on one that nearly does: what the daemon foresees, and when.
+"""Out-of-memory forecasts of live trainings: on a device that becomes full, and on one that nearly becomes full.
 
     RUN=$(tests/fakegpu/setup 2.11.0)
     $RUN python bench/live/ahead.py MEMCTL OUT [--draws N] [--drawn N] [--jobs N] [--step S] [--only NAME ...]
 
 The environment has memctl-agent installed. The trainings are those of `leak_cases.py` that have steps and take memory,
-N times each, and N of `drawn.py` that leak and as many that do not. Each runs without memctl first, on smaller and
-smaller devices, to find the least one (to a hundredth) that a drawn part of its steps (50 to 95 %) lives on, if it
-leaks, or all of them, if not: that one has 0.3 to 5 % more. (OUT keeps what was found.) Then it runs under `memctl run`
-with one daemon for all, a step every S seconds, and `memctl query` runs twice a second. A run is *told* (forecast) if
-a finding that names the failing request was read before the failing step began (or at any time, if none failed). Its
-request is *named* if the last such finding has the line that failed according to `memctl oom`, and *one of three* if
-that line is among the alternatives that the finding names. (The line is the innermost of the user's own code; whether
-all frames match is counted separately.)
-OUT/ahead.jsonl gets a row for each; the last lines sum them up.
+N times each, and N of `drawn.py` that leak and as many that do not. Each first runs without memctl on smaller and
+smaller devices, to find the smallest device (to a hundredth). A leaking training gets the smallest device for a drawn
+part of its steps (50 to 95 %). Any other training gets the smallest device for all its steps plus 0.3 to 5 %. OUT keeps
+these results. Then the training runs under `memctl run` with one daemon for all, a step every S seconds, while
+`memctl query` runs twice a second. A run is *told* (forecast) if a finding that names the failing request was read
+before the failing step began (or at any time, if none failed). Its request is *named* if the last such finding has the
+line that failed according to `memctl oom`, and *one of three* if that line is among the alternatives of the finding.
+(The line is the innermost of the user's own code; whether all frames match is counted separately.)
+OUT/ahead.jsonl gets a row for each run; the last lines sum them up.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ MIB = 1 << 20
 STEPS_BEFORE = 40
 # Names of the trainings of `drawn.py` that leak, and of those that do not.
 DRAWN = ("drawn leak", "drawn close")
-# A device that the trainings without a limit run on.
+# The device for runs without a limit.
 UNLIMITED_MIB = 81_920
 # Servers have no steps, and one training has 4,000 of them in one epoch.
 LEFT_OUT = ("server", "one epoch")
 
 
 def made(name: str, leaks: bool = True) -> Any:
-    """The training of that name, or the same one without what is added to it."""
+    """The training of that name, or the same training without its addition."""
     if name.startswith(DRAWN):
         import drawn
 
@@ -59,11 +59,11 @@ def made(name: str, leaks: bool = True) -> Any:
 
 
 class Enough(Exception):
-    """All steps were made that were wanted."""
+    """Raised when all requested steps have run."""
 
 
 def train(case: Any, pace: float, steps: int) -> list[int]:
-    """Runs so many steps, says when each one begins, and returns what each allocated at most."""
+    """Runs so many steps, prints the begin of each, and returns the peak allocated bytes of each."""
     import torch
 
     step, peaks = case.step, []
@@ -89,7 +89,7 @@ def train(case: Any, pace: float, steps: int) -> list[int]:
 
 
 class Trials:
-    """Runs without waiting, each in a fork of a process that has torch and has not touched the device."""
+    """Runs without pauses, each in a fork of a process that has imported torch and has not used the device."""
 
     def __init__(self, name: str, out: pathlib.Path) -> None:
         import torch  # noqa: F401
@@ -97,7 +97,7 @@ class Trials:
         self.name, self.out = name, out
 
     def run(self, mib: int, steps: int = sys.maxsize, leaks: bool = True) -> list[int] | None:
-        """What each step allocated at most; None if it fails."""
+        """The peak allocated bytes of each step; None if a step fails."""
         if (child := os.fork()) == 0:
             status = 1
             with contextlib.suppress(BaseException):
@@ -108,7 +108,7 @@ class Trials:
         return json.loads(self.out.read_text()) if os.waitpid(child, 0)[1] == 0 else None
 
     def least(self, steps: int, peak: int) -> int:
-        """The least device, to a hundredth, that so many steps live on, in MiB."""
+        """The smallest device, to a hundredth, that so many steps fit into, in MiB."""
         low, high = peak // MIB, peak // MIB + 1
         while self.run(high, steps) is None:
             low, high = high, high + 2 * max(high - low, high // 100, 1)
@@ -119,7 +119,7 @@ class Trials:
 
 
 def learn(name: str, draw: int, leaks: bool, out: pathlib.Path) -> None:
-    """A device for one run, and whether it has room for the same training without what is added."""
+    """A device for one run, and whether the same training without its addition fits into it."""
     chance, trials = random.Random(f"{name} {draw}"), Trials(name, out.with_suffix(".peaks"))
     peaks = trials.run(UNLIMITED_MIB)
     assert peaks, f"{name} fails without a limit"
@@ -149,7 +149,7 @@ def learned(asked: argparse.Namespace, run: tuple[str, int, bool]) -> dict[str, 
 
 
 def watched(daemon: Daemon, job: str, going: subprocess.Popen[bytes]) -> list[Any]:
-    """The forecasts while it runs, and when each was read."""
+    """The forecasts during the run, and the time at which each was read."""
     told = []
     while going.poll() is None:
         # (The job is unknown until its process has sent its hello.)
@@ -161,13 +161,13 @@ def watched(daemon: Daemon, job: str, going: subprocess.Popen[bytes]) -> list[An
 
 
 def place(site: Any) -> str:
-    """A line, as findings write it."""
+    """A line in the notation of findings."""
     line = "" if site["line"] is None else f":{site['line']}"
     return f"{site['function']} ({pathlib.PurePath(site['file']).name}{line})"
 
 
 def instead(finding: Any) -> list[str]:
-    """The other lines that it names."""
+    """The other lines that a finding names."""
     others = finding["evidence"].get("or_instead", "")
     return [other.split(" in ", 1)[-1] for other in others.split("; ") if other]
 

@@ -1,7 +1,7 @@
 """Small models of many kinds, for architectures.py: each with its batches, its loss and what it predicts.
 
-No value decides anything, so that they also run where kernels do nothing: no index comes from a result, no branch
-from a number.
+The programs do not depend on computed values, so that they also run where kernels do nothing: no index comes from a
+result, no branch from a number.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ WORDS = 512
 
 
 class Watch(Protocol):
-    """Whom a trainer's loop shows what it made."""
+    """The observer of a trainer's loop."""
 
     def passed(self, model: nn.Module, begin: int) -> None:
-        """A forward pass is over."""
+        """Called after a forward pass."""
 
     def stepped(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        """A step is over."""
+        """Called after a step."""
 
 
 def requests() -> int:
-    """Blocks that were asked for so far in this process."""
+    """The number of blocks requested so far in this process."""
     return int(torch.cuda.memory_stats()["allocation.all.allocated"])
 
 
 def scalar(output: Tensor) -> Tensor:
-    """A loss that any output has."""
+    """A loss for any output."""
     return output.float().pow(2).mean()
 
 
@@ -52,7 +52,7 @@ class Case:
     predict: Callable[[nn.Module, Batch], Any] = lambda model, batch: model(*batch)
     # Calls of the model for each prediction.
     calls_each: int = 1
-    # A trainer that has the loop; it gives the optimizer back.
+    # A trainer with its own loop; it returns the optimizer.
     fit: Callable[[nn.Module, int, OptimizerOf, Watch], None] | None = None
     kept: list[Any] = field(default_factory=list)
 
@@ -83,7 +83,7 @@ class Words(nn.Module):
 
 
 class Block(nn.Module):
-    """A block of a transformer as people write it."""
+    """A usual hand-written transformer block."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -130,7 +130,7 @@ class Recomputed(nn.Module):
 
 
 def plain_blocks() -> nn.Module:
-    """Nothing but blocks: neither an embedding before them nor a head behind them."""
+    """Only blocks, without an embedding or a head."""
     return nn.Sequential(*(Block() for _ in range(12)))
 
 
@@ -140,7 +140,7 @@ def convolutions(a: int, b: int) -> nn.Sequential:
 
 
 class UNet(nn.Module):
-    """Down and up again; the time of a diffusion is one more channel."""
+    """A U-Net; a diffusion's time is an additional channel."""
 
     def __init__(self, channels: int = 3) -> None:
         super().__init__()
@@ -175,7 +175,7 @@ class Residual(nn.Module):
         self.beside = nn.Identity() if a == b else nn.Conv2d(a, b, 1, 2, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Two convolutions beside what came."""
+        """Two convolutions plus the residual connection."""
         y = functional.relu(self.norm(self.one(x)))
         return functional.relu(self.norm_two(self.two(y)) + self.beside(x))
 
@@ -209,7 +209,7 @@ class Recurrent(nn.Module):
 
 
 class Experts(nn.Module):
-    """Layers of experts with room for so many words each."""
+    """Layers of experts with a limited capacity of words each."""
 
     def __init__(self, layers: int = 4, experts: int = 4) -> None:
         super().__init__()
@@ -254,7 +254,7 @@ def graph() -> Batch:
 
 
 class Rivals(nn.Module):
-    """One that makes pictures and one that judges them."""
+    """A generator of pictures and a discriminator."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -262,13 +262,13 @@ class Rivals(nn.Module):
         self.judge = nn.Sequential(nn.Conv2d(3, 16, 4, 2), nn.LeakyReLU(), nn.Conv2d(16, 32, 4, 2), nn.Flatten())
 
     def forward(self, x: Tensor) -> Tensor:
-        """The judgement of one picture and of one that was made."""
+        """The discriminator's scores of a real and a generated picture."""
         made = self.maker(torch.rand(len(x), 32, device=x.device)).view(-1, 3, 32, 32)
         return self.judge(x) - self.judge(made)
 
 
 def denoise(model: nn.Module, batch: Batch) -> Tensor:
-    """A diffusion's sampling, eight times a prediction."""
+    """A diffusion's sampling, with eight calls per prediction."""
     (x,) = batch
     for _ in range(8):
         x = x - 0.1 * model(x)
@@ -283,7 +283,7 @@ def noised(model: nn.Module, batch: Batch) -> Tensor:
 
 
 def of_transformers(name: str) -> Case:
-    """GPT-2 and Llama, as the library has them."""
+    """GPT-2 and Llama from the transformers library."""
     import transformers
 
     if name == "gpt2":
@@ -309,7 +309,7 @@ def of_transformers(name: str) -> Case:
 
 
 def of_lightning() -> Case:
-    """A model whose loop is Lightning's."""
+    """A model that Lightning's loop trains."""
     import lightning.pytorch as pl
 
     class Lit(pl.LightningModule):

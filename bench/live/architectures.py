@@ -1,9 +1,9 @@
 """Snapshots without marks of small models of many kinds, and the truth of each: `architectures.py FOLDER [NAME ...]`.
 
 Every model is recorded in one forward pass, in a few and in many passes without gradients, and in one, three and ten
-steps with each of three optimizers, with Python's stacks and with all. Beside `NAME.pickle` there is `NAME.json`: how
-many steps or calls there were, and the storages that lived at the peak and at the end, each with its class. Random
-data, random weights: what is looked at is memory, so kernels may do nothing.
+steps with each of three optimizers, with Python's stacks and with all stacks. `NAME.json` beside `NAME.pickle` has the
+number of steps or calls, and the storages that were live at the peak and at the end, each with its class. Data and
+weights are random. Only memory matters, so kernels may do nothing.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ STACKS = ("python", "all")
 
 
 def workspaces() -> frozenset[int]:
-    """The sizes of what the libraries of matrix products hold: it goes when they are asked to let it go."""
+    """The sizes of the workspaces of matrix libraries: the blocks that are freed when the workspaces are cleared."""
     functional.linear(torch.rand(8, 8).cuda(), torch.rand(8, 8).cuda(), torch.rand(8).cuda())
     before = lived(torch.cuda.memory._snapshot())
     torch._C._cuda_clearCublasWorkspaces()
@@ -47,7 +47,7 @@ def lived(snapshot: dict[str, Any]) -> dict[int, int]:
 
 @dataclass
 class Truth:
-    """What the loops know of their own storages."""
+    """The classes of storages that the loops know."""
 
     workspaces: frozenset[int]
     begin: int = 0
@@ -55,19 +55,19 @@ class Truth:
     parts: list[tuple[str, int, int]] = field(default_factory=list)
 
     def own(self, kind: str, tensors: Iterable[Tensor | None]) -> None:
-        """These live now."""
+        """Records that these tensors are live now."""
         now = requests()
         for tensor in tensors:
             if tensor is not None and tensor.is_cuda:
                 self.notes.append((kind, tensor.untyped_storage().data_ptr(), now))
 
     def part(self, kind: str, begin: int) -> None:
-        """What was asked for since then and is nothing else."""
+        """Records the class of requests since then that have no other class."""
         self.parts.append((kind, begin, requests()))
 
 
 class ByHand:
-    """Two moments for each parameter, written by hand: no class of torch.optim, no name that says what it is."""
+    """Two moments for each parameter, without a class of torch.optim and without telling names."""
 
     def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
         self.weights = [weight for weight in parameters if weight.requires_grad]
@@ -76,7 +76,7 @@ class ByHand:
 
     @torch.no_grad()
     def update(self) -> None:
-        """One step of Adam without its corrections."""
+        """One step of Adam without bias correction."""
         if not self.first:
             self.first = [torch.zeros_like(weight) for weight in self.weights]
             self.second = [torch.zeros_like(weight) for weight in self.weights]
@@ -93,7 +93,7 @@ class ByHand:
         torch._foreach_addcdiv_(weights, first, below, value=-1e-3)
 
     def forget(self) -> None:
-        """Gives the gradients back."""
+        """Frees the gradients."""
         for weight in self.weights:
             weight.grad = None
 
@@ -108,7 +108,7 @@ def held_by(optimizer: torch.optim.Optimizer) -> list[Tensor]:
 
 
 def optimizer_of(name: str, model: nn.Module) -> torch.optim.Optimizer:
-    """One of torch's."""
+    """One of torch's optimizers."""
     if name == "adamw":
         return torch.optim.AdamW(model.parameters(), lr=1e-4)
     return torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
@@ -121,19 +121,19 @@ def own_model(truth: Truth, model: nn.Module) -> None:
 
 
 def own_step(truth: Truth, model: nn.Module, state: list[Tensor]) -> None:
-    """What a step made that may stay."""
+    """Records the memory of a step that may stay."""
     truth.own("gradients", (weight.grad for weight in model.parameters()))
     truth.own("optimizer", state)
 
 
 @dataclass
 class Watcher:
-    """Notes what a trainer's loop made."""
+    """Records the memory of a trainer's loop."""
 
     truth: Truth
 
     def passed(self, model: nn.Module, begin: int) -> None:
-        """A forward pass is over; the trainer has moved the model to the device."""
+        """Called after a forward pass, when the trainer has moved the model to the device."""
         own_model(self.truth, model)
         self.truth.part("activations", begin)
 
@@ -175,7 +175,7 @@ def step_by_hand(case: models.Case, model: nn.Module, rule: ByHand, truth: Truth
 
 
 def train_by_hand(case: models.Case, model: nn.Module, steps: int, truth: Truth) -> None:
-    """A loop without any optimizer of torch."""
+    """A loop without an optimizer of torch."""
     rule = ByHand(model.parameters())
     for _ in range(steps):
         step_by_hand(case, model, rule, truth)
@@ -203,7 +203,7 @@ def inference(case: models.Case, model: nn.Module, calls: int, truth: Truth) -> 
 
 
 def run(case: models.Case, model: nn.Module, kind: str, optimizer: str | None, truth: Truth) -> None:
-    """What is recorded."""
+    """Runs the program that is recorded."""
     if case.fit is not None and optimizer is not None and optimizer != "by_hand":
         case.fit(model, STEPS[kind], lambda it: optimizer_of(optimizer, it), Watcher(truth))
     elif optimizer == "by_hand":
@@ -238,7 +238,7 @@ def classes(truth: Truth, trace: list[dict[str, Any]]) -> dict[int, str]:
 
 
 def lives(truth: Truth, snapshot: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
-    """Storages at the peak and at the end, from what was there at the end backwards and forwards again."""
+    """Storages at the peak and at the end: reconstructed backwards from the end, then forwards again."""
     trace = [it for it in snapshot["device_traces"][0] if it["action"] in ("alloc", "free_requested")]
     found, early = classes(truth, trace), {address: kind for kind, address, _ in truth.notes}
     begin = lived(snapshot)
@@ -247,7 +247,7 @@ def lives(truth: Truth, snapshot: dict[str, Any]) -> dict[str, list[dict[str, An
             begin.pop(entry["addr"], None)
         else:
             begin[entry["addr"]] = entry["size"]
-    # What lived before the recording has the class that was noted last at its address while it still lived.
+    # A block from before the recording has the class that was recorded last at its address while it was live.
     early.update((address, "workspace") for address, size in begin.items() if size in truth.workspaces)
     now = {address: (size, early.get(address, "unknown")) for address, size in begin.items()}
     number, live = truth.begin, sum(begin.values())
@@ -273,7 +273,7 @@ def record(
 ) -> None:
     """One file and its label."""
     name = "-".join(part for part in (case.name, kind, optimizer, stacks) if part)
-    # Half of the recordings see how the model is made, the others begin after a step or a call.
+    # Half of the recordings include the creation of the model, the others begin after a step or a call.
     from_the_start = (KINDS.index(kind) + STACKS.index(stacks) + len(case.name)) % 2 == 0
     truth = Truth(sizes)
 
@@ -292,7 +292,7 @@ def record(
         begin()
     run(case, model, kind, optimizer, truth)
     snapshot = torch.cuda.memory._snapshot()
-    # Newer versions of torch name each optimizer's step; older ones, and loops by hand, leave no such mark.
+    # Newer versions of torch mark each optimizer's step; older ones and hand-written loops do not.
     snapshot["external_annotations"] = []
     torch._C._cuda_clearCublasWorkspaces()
     torch.cuda.memory._record_memory_history(enabled=None)

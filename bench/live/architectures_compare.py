@@ -1,9 +1,9 @@
-"""What memctl says of the files that architectures.py wrote: `architectures_compare.py MEMCTL FOLDER [NAME ...]`.
+"""Compares memctl's results with the truth of architectures.py: `architectures_compare.py MEMCTL FOLDER [NAME ...]`.
 
-Each file is imported into a store of its own and asked for its steps, its findings and the classes of the blocks that
-lived at the peak: how often the steps found are the true number, said not to be found, or wrong, whether anything is
-warned of, and for how many of the bytes whose class the script knows the class is right. Ends with 1 where steps are
-wrong or anything is warned of.
+Each file is imported into a separate store and queried for its steps, its findings and the classes of the blocks at the
+peak. The script counts how often the number of steps is right, reported as not found, or wrong, and how often there is
+a warning. It also measures for how many bytes of known class memctl's class is right. Ends with 1 if steps are wrong or
+a warning exists.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def asked(memctl: str, file: Path) -> tuple[dict[str, Any], dict[int, str]]:
         subprocess.run([memctl, "import", "-q", *place, str(file)], check=True, capture_output=True)
 
         def answer(*words: str) -> dict[str, Any]:
-            # Its exit code says whether something was found.
+            # The exit code only states whether something was found.
             ended = subprocess.run([memctl, *words, "-o", "json", *place], check=False, capture_output=True)
             answered: dict[str, Any] = json.loads(ended.stdout)
             return answered
@@ -46,7 +46,7 @@ def right_bytes(label: dict[str, Any], blocks: dict[int, str]) -> tuple[int, int
 
 
 def verdict(label: dict[str, Any], report: dict[str, Any]) -> str:
-    """How the steps that were found compare with those that there were."""
+    """The result of comparing the found steps with the true ones."""
     if report["boundaries"]["steps"] != "found":
         return "not found" if report["boundaries"]["windows"] == 0 else "windows"
     found = report["ranks"][0]["steps"]

@@ -1,18 +1,18 @@
-"""A training over 10³ to 10⁶ live blocks, plain, with PyTorch's recorder and under `memctl run`: what it costs, and
-whether all is kept.
+"""The cost of a training over 10³ to 10⁶ live blocks: plain, with PyTorch's recorder and under `memctl run`. Also
+checks that all events are stored.
 
     python blocks.py [--blocks 1000 10000 100000 1000000] [--steps 2000] [--rounds 5] [--model tiny|transformer]
                      [--memctl PATH] [-o result.json]
 
-So many small tensors live; every step trains a model, makes 65 tensors and drops 64 of them, one stays. The `tiny`
-model does next to nothing besides, so that a step is 256 events in a millisecond; the `transformer` has 170 million
-parameters and gives a real GPU 10 to 20 ms of work a step. The training's time is its main thread's own on a core (on
-the fake GPU that is all of it) and, with the transformer, that on the clock with the GPU waited for; memctl's is that
-of the launcher's worker, from rest to rest; beside it that of the whole launcher, where the judge takes a twentieth of
-a core at most. The ways take turns, each in a process of its own, in another order every round: `plain`, `again`
-(plain once more: what the method resolves), `recorder` (PyTorch's history with Python stacks, 100,000 entries) and
-`memctl`.
-Every recorded run is checked afterwards: all events stored, none dropped, the job finished.
+The given number of small tensors stay live. Every step trains a model, makes 65 tensors and drops 64 of them. The
+`tiny` model does almost nothing else, so a step is 256 events in a millisecond. The `transformer` has 170 million
+parameters and gives a real GPU 10 to 20 ms of work per step. The training's time is the processor time of its main
+thread, which on the fake GPU is all of it. With the transformer it is also the wall time until the GPU is done.
+memctl's time is that of the launcher's worker, from idle to idle. Beside it is the time of the whole launcher, where
+the judge takes at most a twentieth of a core. The ways alternate, each in a separate process, in a new order every
+round: `plain`, `again` (plain once more, which shows the resolution of the method), `recorder` (PyTorch's history with
+Python stacks, 100,000 entries) and `memctl`. Every recorded run is checked afterwards: all events stored, none dropped,
+the job finished.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def on_core(pid: int) -> tuple[float, float]:
 
 
 def settled(pid: int) -> tuple[float, float]:
-    """The same, once the worker has next to nothing to do: what the blocks made belongs to no step."""
+    """The same, once the worker is almost idle, because work for the initial blocks belongs to no step."""
     deadline, before = time.monotonic() + LIMIT_S / 4, on_core(pid)
     while time.monotonic() < deadline:
         time.sleep(1)
@@ -93,7 +93,7 @@ def train(blocks: int, steps: int, way: str, name: str) -> None:
     if way == "memctl":
         theirs = settled(launcher)
     else:
-        # As long as the worker takes to come to rest.
+        # As long as the worker takes to become idle.
         theirs = (0.0, 0.0)
         time.sleep(2)
     torch.cuda.synchronize()
@@ -102,7 +102,7 @@ def train(blocks: int, steps: int, way: str, name: str) -> None:
         step()
     took = time.thread_time_ns() - begun
     torch.cuda.synchronize()
-    # What is still in the ring belongs to these steps.
+    # Events that are still in the ring belong to these steps.
     told = {"step_us": took / steps / 1e3, "clock_us": (time.monotonic_ns() - clock) / steps / 1e3}
     if way == "memctl":
         worker, whole = (now - then for now, then in zip(settled(launcher), theirs, strict=True))
@@ -123,7 +123,7 @@ def measured(argv: list[str], environment: dict[str, str]) -> dict[str, Any]:
 
 
 def recorded(memctl: str, training: list[str], environment: dict[str, str]) -> dict[str, Any]:
-    """A recorded training, and what the store says of it."""
+    """A recorded training, and its report from the store."""
     with tempfile.TemporaryDirectory() as folder:
         place = [memctl, "--data-dir", folder]
         told = measured([*place, "run", "--job", "blocks", "--", *training], environment)

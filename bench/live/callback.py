@@ -1,15 +1,15 @@
-"""What one callback of memctl's hook costs inside a training: the time-stamp counter before and after each.
+"""The cost of one callback of memctl's hook inside a training, by the time-stamp counter before and after each.
 
     python callback.py [--rounds 5] [--frames 20] [-o result.json]
 
 Every round is a session: steps of the small transformer of `micro.py` (its model called under as many frames as reach
-`frames` on average) without stacks, then steps with them. The hook is the one that memctl would compile for this torch,
-except that it waits for loads and reads the counter on both sides of memctl's function. So the figures have the reading
-in them, and the difference between both halves is the price of a stack.
+`frames` on average) without stacks, then steps with stacks. The hook is the one that memctl would compile for this
+torch, except that it waits for loads and reads the counter before and after memctl's function. So the figures include
+the reading, and the difference between both halves is the cost of a stack.
 
-The counter runs on when the machine interrupts the thread: callbacks of more than 20 us are left out and counted.
-Before what is counted go as many steps that are not: they meet new stacks and untouched memory. x86-64 only; needs a
-C++ compiler and no daemon.
+The counter continues when the machine interrupts the thread, so callbacks of more than 20 us are left out and counted.
+The counted steps follow as many uncounted ones, which have new stacks and untouched memory. x86-64 only; needs a C++
+compiler and no daemon.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from typing import Any
 from micro import Training, under
 
 ALLOCATION = 0  # c10::cuda::CUDACachingAllocator::TraceEntry::ALLOC
-# Run before what is counted, and again: a ring is gone through once and every stack is known.
+# Steps that run before the counted ones, and counted ones: enough to pass through a ring once and to know every stack.
 STEPS = 150
 INTERRUPTED_NS = 20_000
 ROOM = 1 << 20
@@ -61,7 +61,7 @@ BEFORE = "#define MEMCTL_SHIM_ABI"
 
 
 class Steps(Training):
-    """The training of `micro.py`, with no clock of its own."""
+    """The training of `micro.py`, without its own clock."""
 
     def steps(self) -> float:
         for _ in range(STEPS):
@@ -78,7 +78,7 @@ class Reading(ctypes.Structure):
 
 
 def timed_source(source: str) -> str:
-    """The hook's source with the readings in it."""
+    """The hook's source with the readings inserted."""
     for text in (CALL, BEFORE):
         if source.count(text) != 1:
             sys.exit(f"the hook's source has changed: {text.strip()!r} is there {source.count(text)} times")

@@ -2,8 +2,8 @@
 
     python compare.py --job J --trace FOLDER --ranks 4 -- memctl [--data-dir D]
 
-Every event of PyTorch's trace has to be stored, in order and without a gap (action, size, address, stream), and the
-allocated and reserved bytes at the epochs' ends have to be those that the loop read. Exit code 1 when not.
+Every event of PyTorch's trace must be stored, in order and without a gap (action, size, address, stream). The allocated
+and reserved bytes at the epochs' ends must equal the values that the loop read. The exit code is 1 otherwise.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def ours(memctl: list[str], job: str, rank: int, device: int) -> list[Event]:
 
 
 def first_difference(part: list[Event], whole: list[Event]) -> str:
-    """Empty when `part` lies in `whole` without a gap."""
+    """Returns an empty result if `part` is in `whole` without a gap."""
     starts = [at for at in range(len(whole)) if whole[at : at + 50] == part[:50]]
     if not starts:
         return "PyTorch's first 50 events are not among those stored"

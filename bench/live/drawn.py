@@ -1,10 +1,10 @@
-"""Trainings drawn from a seed: one of six models, a way to leak or something that grows and ends. Used by `ahead.py`.
+"""Trainings drawn from a seed: one of six models, with a leak or with bounded growth. Used by `ahead.py`.
 
-`Plan.of(seed, leaks)` says what a seed stands for, without torch; `Training(plan).run()` is the program. Its model is
-one of `tests/workloads/fit_models.py`. Batches have one size, one of four, or any size; every second plan evaluates at
-an epoch's end. What leaks is what the program has already (outputs, losses with their graph, gradients, an optimizer,
-exceptions) or a copy of it, at every step, every few, at random, or at an epoch's end. What does not leak may grow as
-fast: a cache that becomes full, a queue of fixed length, a list cleared every epoch, averaged weights.
+`Plan.of(seed, leaks)` is the plan of a seed, computed without torch; `Training(plan).run()` is the program. Its model
+is one of `tests/workloads/fit_models.py`. Batches have one size, one of four, or any size; every second plan evaluates
+at an epoch's end. Leaked tensors are the program's own (outputs, losses with their graph, gradients, an optimizer,
+exceptions) or copies of them, at every step, every few, at random, or at an epoch's end. Bounded growth may be as fast:
+a cache that becomes full, a queue of fixed length, a list cleared every epoch, averaged weights.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ EPOCHS = 10
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What a seed stands for."""
+    """The plan of a seed."""
 
     seed: int
     leaks: bool
     model: str
     cause: str
-    sizes: tuple[int, ...]  # batch sizes; of each step one at random
+    sizes: tuple[int, ...]  # batch sizes; each step uses one at random
     steps: int  # an epoch
     evaluates: bool
     every: int  # steps between two times of the cause
-    at_random: bool  # once in `every` steps, and not each time after as many
+    at_random: bool  # once in `every` steps at random, not at equal distances
 
     @staticmethod
     def of(seed: int, leaks: bool) -> Plan:
@@ -56,7 +56,7 @@ class Plan:
 
 
 class Training:
-    """The loop, in the way that `leak_cases.Training` has it."""
+    """The loop, as in `leak_cases.Training`."""
 
     def __init__(self, plan: Plan) -> None:
         import fit_models
@@ -67,12 +67,12 @@ class Training:
         self.chance = random.Random(plan.seed)
         self.model = fit_models.MODELS[plan.model]().cuda()
         self.optimizer = torch.optim.AdamW(self.model.parameters())
-        # What has a bound has reached it in the first quarter, more or less.
+        # Bounded growth reaches its bound in about the first quarter.
         self.bound = max(3, EPOCHS * plan.steps // plan.every // 4)
         self.kept: Any = collections.deque(maxlen=self.bound) if plan.cause == "queue" else []
         self.cache: dict[Any, Any] = {}
         self.output: Any = None
-        # (A subclass may be one whose weights a fused kernel takes: its forward is never called.)
+        # A fused kernel may use the weights of a subclass directly, so that its forward is never called.
         blocks = [module for module in self.model.modules() if type(module) in (torch.nn.Linear, torch.nn.Conv2d)]
         self.hooked = blocks[self.chance.randrange(len(blocks))]
         self.hooked.register_forward_hook(self.saw)

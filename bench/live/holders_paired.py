@@ -1,14 +1,12 @@
-"""What the search for holders costs a training: the same one with and without it, in turns, on one GPU.
+"""The cost of the search for holders: the same training with and without it, alternately, on one GPU.
 
     python holders_paired.py [--rounds 5] [--steps 600] [--found] [-o FILE]
 
-The training keeps a piece of every step's output among half a million objects of a class, each with a list: 1.27
-million
-objects that the collector tracks. With `--found` a global list keeps it, which the search finds within milliseconds;
-without, it is kept where only a walk over the whole heap would find it, so that the search takes all that it may. Runs
-are `memctl run` and `memctl run --no-holders`, in an order that alternates. Prints the medians of the pairs' ratios of
-the
-whole time and of the median step, the longest steps, and whether all runs came to the same bits.
+The training keeps a piece of every step's output among half a million objects of a class, each with a list. The
+collector tracks 1.27 million objects. With `--found` a global list keeps the piece, and the search finds it within
+milliseconds. Without it, only a walk over the whole heap finds the piece, so the search uses its whole budget. The runs
+are `memctl run` and `memctl run --no-holders`, in alternating order. Prints the medians of the pairs' ratios of the
+whole time and of the median step, the longest steps, and whether all runs have bitwise equal results.
 """
 
 from __future__ import annotations

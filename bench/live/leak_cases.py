@@ -1,9 +1,9 @@
 """Short trainings and servers, some that leak and some that do not, for `traceml.py`: `python leak_cases.py NAME`.
 
-Each training is the same small network in a plain loop with one thing added: 0.3 to 1.7 GiB over 400 steps, leaked or
-cached; one has a single epoch of 4,000 steps. The servers answer requests of any length with the same network. What
-leaks and what does not is in CASES. MEMCTL_RIVAL names the tool that watches besides, if any: traceml or stormlog.
-(Over 400 lines: each case is a program that reads by itself.)
+Each training is the same small network in a plain loop with one addition: 0.3 to 1.7 GiB over 400 steps, leaked or
+cached; one has a single epoch of 4,000 steps. The servers answer requests of any length with the same network. CASES
+states which programs leak. MEMCTL_RIVAL names the additional tool, if any: traceml or stormlog.
+(Over 400 lines: each case is an independent program.)
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MIB = 1 << 18  # elements
 
 
 class Watch:
-    """Nothing watches besides."""
+    """No additional tool."""
 
     def step(self, model: nn.Module) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()
@@ -41,7 +41,7 @@ class Watch:
 
 
 class TraceMl(Watch):
-    """What TraceML's documentation asks of a plain loop."""
+    """TraceML, as its documentation describes it for a plain loop."""
 
     def __init__(self) -> None:
         self.tool: Any = importlib.import_module("traceml_ai")
@@ -52,7 +52,7 @@ class TraceMl(Watch):
 
 
 class Stormlog(Watch):
-    """Everything of stormlog that looks for leaks: each step profiled, the process tracked to a sink besides.
+    """All of stormlog's leak detection: each step is profiled, and the process is tracked to a sink.
 
     At the end its analyzer's patterns and insights go to `stormlog.json`; the sink is for `stormlog query issues`.
     """
@@ -95,7 +95,7 @@ class Net(nn.Module):
 
 
 class Training:
-    """The loop, with places where a case puts something in."""
+    """The loop, with hooks for a case's addition."""
 
     def __init__(self) -> None:
         self.model = Net().cuda()
@@ -196,7 +196,7 @@ class OptimizerKept(Training):
 
 
 class CacheFills(Training):
-    """A cache with 150 keys, met in turn, then full."""
+    """A cache with 150 keys, used in order until it is full."""
 
     def after_step(self, epoch: int, x: torch.Tensor, loss: torch.Tensor) -> None:
         cache = self.__dict__.setdefault("cache", {})
@@ -204,7 +204,7 @@ class CacheFills(Training):
 
 
 class CacheAtRandom(Training):
-    """A cache with 60 keys, met at random."""
+    """A cache with 60 keys, used at random."""
 
     def after_step(self, epoch: int, x: torch.Tensor, loss: torch.Tensor) -> None:
         cache = self.__dict__.setdefault("cache", {})
@@ -230,7 +230,7 @@ class Curriculum(Training):
 
 
 class LastFew(Training):
-    """The last hundred features, the oldest makes room."""
+    """The last hundred features; the oldest is removed."""
 
     def after_step(self, epoch: int, x: torch.Tensor, loss: torch.Tensor) -> None:
         self.__dict__.setdefault("recent", collections.deque(maxlen=100)).append(torch.empty(8 * MIB, device="cuda"))
@@ -292,7 +292,7 @@ class ExceptionsKept(Training):
 
 
 class Pretraining(Training):
-    """One epoch of 4,000 steps; every two hundredth evaluates and keeps what it has seen."""
+    """One epoch of 4,000 steps; every two hundredth step evaluates and keeps the outputs."""
 
     KEPT = True
 
@@ -377,7 +377,7 @@ class PoolPerLength(Server):
         return super().generate(length, tokens)
 
 
-# What each is, and whether it leaks.
+# The class of each case, and whether it leaks.
 CASES: dict[str, tuple[Callable[[], Training | Server], bool]] = {
     "clean": (Clean, False),
     "tensor list, 1 a step": (TensorList, True),

@@ -1,11 +1,11 @@
-"""What memctl's ledger says of a real GPU, and how much of the device's memory it leaves unexplained.
+"""memctl's ledger on a real GPU, and how much of the device's memory it leaves unexplained.
 
     python ledger.py [--epochs 2] [--steps 60] [--batch 8] [--memctl PATH] [-o FILE]
 
-Trains GPT-2 small (train.py's plain loop: AdamW, bf16 autocast) for some seconds under `memctl run`, asks
-`memctl ledger` for the peak and for the last epoch's end, and prints both as Markdown beside what nvidia-smi said at
-that epoch's end. The source of every figure is `memctl ledger -o json`. Needs transformers, no network; about a minute.
-Refuses to run without a GPU, and to print a ledger that does not sum.
+Trains GPT-2 small (train.py's plain loop: AdamW, bf16 autocast) for some seconds under `memctl run`, queries
+`memctl ledger` for the peak and for the last epoch's end, and prints both as Markdown beside nvidia-smi's figures at
+that epoch's end. The source of every figure is `memctl ledger -o json`. Needs transformers and no network; takes about
+a minute. Refuses to run without a GPU, and to print a ledger that does not sum.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def used_by_nvidia_smi() -> Optional[int]:
 
 
 def worker(asked: argparse.Namespace) -> None:
-    """Trains; at the last epoch's end it writes what others say of the device."""
+    """Trains; at the last epoch's end it writes the device figures of other tools."""
     import torch
     import train
 
@@ -75,7 +75,7 @@ def ledger(memctl: list[str], *moment: str) -> dict[str, Any]:
 
 
 def parts(rank: dict[str, Any]) -> list[tuple[str, Optional[int]]]:
-    """Everything that sums to what is used."""
+    """The parts that sum to the used memory."""
     classes = [(share["class"].replace("_", " "), share["live_bytes"]) for share in rank["classes"]]
     return [
         *classes,
@@ -104,7 +104,7 @@ def markdown(title: str, rank: dict[str, Any]) -> str:
 
 
 def beside(told: dict[str, Any], rank: dict[str, Any]) -> str:
-    """memctl's figures and those that others read at the same epoch's end."""
+    """memctl's figures and those of other tools at the same epoch's end."""
     reserved = rank["allocated_bytes"] + rank["cached_bytes"]
     rows = [
         ("allocated, memory_stats()", told["allocated_bytes"], rank["allocated_bytes"]),

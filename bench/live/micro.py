@@ -1,4 +1,4 @@
-"""What one allocation and its free cost, plain and recorded, beside PyTorch's own recorder: in one process.
+"""The cost of one allocation and its free, plain, recorded, and with PyTorch's own recorder: in one process.
 
     python micro.py [--training] [--depth 1 20] [--rounds 15] [-o result.json]
 
@@ -31,12 +31,12 @@ from pathlib import Path
 from typing import Any
 
 PAIRS = 10_000
-# What is measured with the tracker attached.
+# The ways that are measured with the tracker attached.
 WAYS = ["tracker", "events", "stacks"]
 
 
 def block() -> float:
-    """Nanoseconds a pair."""
+    """Nanoseconds per pair."""
     import torch
 
     empty = torch.empty
@@ -85,7 +85,7 @@ class Training:
         return took + time.thread_time_ns() - begun
 
     def block(self) -> float:
-        """Nanoseconds an allocation, behind steps in which a new session has seen the stacks."""
+        """Nanoseconds per allocation, after steps in which a new session has recorded the stacks."""
         for _ in range(2):
             self.step()
         return sum(self.step() for _ in range(self.STEPS)) / self.STEPS / self.allocations
@@ -126,8 +126,8 @@ def main() -> None:
         _native.start(job="micro", framework="torch", conf="", devices=devices, daemon="http://127.0.0.1:9")
         _native.attach_hook(shim, 0, _shim.build_of(torch))
 
-    # The tracker cannot be taken off again, so plain came first. The others take turns, so that a drift of the clock
-    # hits all alike; a new session every time, because the known stacks belong to it.
+    # The tracker cannot be detached, so plain runs first. The others alternate, so that a drift of the clock affects
+    # all equally. Each uses a new session, because the known stacks belong to the session.
     status: dict[str, object] = {}
     took: dict[str, dict[int, list[float]]] = {way: {depth: [] for depth in asked.depth} for way in WAYS}
     for _ in range(asked.rounds):
@@ -156,7 +156,7 @@ def main() -> None:
         pairs = zip(took[way][depth], took[than][depth], strict=True)
         return statistics.median(mine - other for mine, other in pairs)
 
-    # A pair is three events; an allocation of a training has its frees with it as well.
+    # A pair is three events; the figure per allocation of a training also includes its frees.
     hook = [more("events", "tracker", depth) / 3 for depth in (first, last)]
     stack = [more("stacks", "events", depth) for depth in (first, last)]
     own = [ways["history"][depth] - ways["plain"][depth] for depth in (first, last)]

@@ -1,20 +1,21 @@
-"""What recording costs a training: GPT-2 small, plain and recorded, on one GPU of a machine that is not quiet.
+"""The cost of recording for a training: GPT-2 small, plain and recorded, on one GPU of a machine with other load.
 
     python overhead.py [--batch 1] [--rounds 40] [--repeats 3] [--steps 5] [--toggles 40] [--memctl PATH] [-o FILE]
 
-Ways of running are processes of their own with a model each; one at a time runs a block of steps, in a new random order
-every round, so that clocks, temperature and neighbours affect all equally. All train on the same two cores (if the
-machine shows its topology, one hardware thread of each); launchers run on others. Every step is timed by itself,
-synchronised with the GPU before and after, in all ways. Neighbours of a virtual machine only ever slow a step down, so
-beside the median of the rounds' ratios stand the median of the ratios of each round's fastest steps, and the ratio of
-the 20th percentiles of all steps, per repeat and then averaged, its interval from resampling whole rounds. A second
-plain process shows what equals come to; new processes in every repeat average over what a process is born with.
-Processor time of the training process (all its threads, until the last kernel is launched) is the second witness;
-`quiet` compares plain rounds with the launchers halted and running: what their sampling disturbs.
+Each way of running is a separate process with its own model. One process at a time runs a block of steps, in a new
+random order every round, so that clocks, temperature and neighbours affect all equally. All train on the same two cores
+(one hardware thread of each, if the topology is visible); launchers run on others. Every step is timed separately,
+synchronised with the GPU before and after, in all ways. Neighbours of a virtual machine can only slow a step down. So
+there are three figures: the median of the rounds' ratios, the median of the ratios of each round's fastest steps, and
+the ratio of the 20th percentiles of all steps, per repeat and then averaged, with an interval from resampling whole
+rounds. A second plain process shows the difference between equal processes; new processes in every repeat average over
+differences at start. The second measure is the processor time of the training process (all its threads, until the last
+kernel is launched); `quiet` compares plain rounds with halted and with running launchers, which shows the effect of
+their sampling.
 
-The third witness is one process that attaches and detaches (`toggle`): the same model and memory, the gate of the trace
-tracker closed (PyTorch still builds its TraceEntry), events, stacks, stacks and marks; and what single calls cost.
-Refuses to run without a GPU. (Over 400 lines: driver, worker and estimator have to agree on one protocol.)
+The third measure is one process that attaches and detaches (`toggle`), with the same model and memory: the gate of the
+trace tracker closed (PyTorch still builds its TraceEntry), events, stacks, stacks and marks; and the cost of single
+calls. Refuses to run without a GPU. (Over 400 lines: driver, worker and estimator share one protocol.)
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""The replay's speed beside what there is in Python: events a second of processor time, medians of three, in one run.
+"""The replay's speed beside Python tools: events per second of processor time, medians of three, in one run.
 
     RUN python bench/live/replay_rivals.py FOLDER [--simulator FILE] [--memctl PROGRAM]
 
-FOLDER has the bundled recordings (tests/data/recordings). Measured are `torch.cuda._memory_viz.trace`, PyTorch's own
-walk through a snapshot's events, which places nothing; and, where FILE is `allocation_simulator.py` of Dynapipe
-(awslabs/optimizing-multitask-training-through-dynamic-pipelines, Apache-2.0; needs sortedcontainers), that simulator of
-the caching allocator, served the recorded requests of one stream. Neither is part of memctl. PROGRAM is memctl-bench,
-which runs `replay` at the end.
+FOLDER has the bundled recordings (tests/data/recordings). The first tool is `torch.cuda._memory_viz.trace`, PyTorch's
+own pass over a snapshot's events, which places no blocks. The second is Dynapipe's simulator of the caching allocator,
+run with the recorded requests of one stream, if FILE is its `allocation_simulator.py`
+(awslabs/optimizing-multitask-training-through-dynamic-pipelines, Apache-2.0; needs sortedcontainers). Neither is part
+of memctl. PROGRAM is memctl-bench, which runs `replay` at the end.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def simulated(snapshot: dict[str, Any], module: Any) -> tuple[float, int]:
 
 
 def reserved(snapshot: dict[str, Any]) -> int:
-    """The recorded peak of reserved bytes, of a recording that began with none."""
+    """The recorded peak of reserved bytes of a recording that began without reserved memory."""
     now = peak = 0
     for event in busiest(snapshot):
         if event["action"] in ("segment_alloc", "segment_map"):

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What memctl, TraceML and stormlog say of the programs of `leak_cases.py`, side by side, as a Markdown table.
+"""The verdicts of memctl, TraceML and stormlog on the programs of `leak_cases.py`, as a Markdown table.
 
     traceml.py MEMCTL_RUN RIVALS_RUN [--memctl COMMAND] [--json FILE] [--only NAME ...] [--tools TOOL ...]
 
@@ -11,8 +11,8 @@ trend, and what `stormlog query issues` lists. A severity of info, or an insight
 alarm. Of stormlog's issues only those count that speak of growth: one that finds the device nearly full, or a large
 allocation, says nothing about a leak. Fails when a run fails or takes longer than LIMIT_S.
 
-What is done is written to FILE after each case; what of it FILE has already is not run again, so a run that was
-interrupted goes on, and tools may be run one after the other (a cell that is missing is a dash).
+Results are written to FILE after each case. Results that FILE already has are not computed again, so an interrupted run
+can be continued, and tools may be run one after the other (a missing cell is a dash).
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ import tempfile
 from typing import Any
 
 HERE = pathlib.Path(__file__).resolve().parent
-# What TraceML calls memory that grows; all other diagnoses of step memory are about something else.
+# TraceML's names for growing memory; all other diagnoses of step memory are about something else.
 GROWS = re.compile(r"CREEP|RISING|GROW|LEAK")
 # memctl's kinds of leaks; `memctl leaks` lists other growth, too.
 LEAKS = ("leak", "eval_graph", "graph_kept", "hidden_chain", "private_pools")
 TOOLS = ("memctl", "traceml", "stormlog")
 # Seconds that a command may take: the longest training runs for one of them on an idle machine.
 LIMIT_S = 600
-# How a verdict is to be taken, by whether the training leaks.
+# The meaning of a verdict, by whether the training leaks.
 TAKEN = {
     True: {"alarm": "found", "suspicion": "suspected", "quiet": "**missed**"},
     False: {"alarm": "**false alarm**", "suspicion": "suspected", "quiet": "quiet"},
@@ -46,7 +46,7 @@ TAKEN = {
 
 @dataclasses.dataclass
 class Verdict:
-    """What a tool says of a training: `alarm` (severity warning on), `suspicion` (below), or `quiet`."""
+    """A tool's verdict on a training: `alarm` (severity warning or higher), `suspicion` (lower), or `quiet`."""
 
     level: str
     words: str
@@ -154,7 +154,7 @@ def main() -> None:
 
 
 def counts(done: dict[str, Any]) -> dict[str, dict[str, int]]:
-    """How often each tool said what, of leaky and of clean programs."""
+    """The number of each verdict by tool, for leaky and for clean programs."""
     told: dict[str, dict[str, int]] = {}
     for tool in TOOLS:
         words = [

@@ -1,8 +1,8 @@
-"""GPT-2 small from transformers, trained as people train it: `torchrun --nproc-per-node 4 train.py [--with lightning]`.
+"""GPT-2 small from transformers, in usual training code: `torchrun --nproc-per-node 4 train.py [--with lightning]`.
 
-Nothing in it knows memctl. With TRACE=FOLDER in the environment PyTorch's own recorder runs beside and every rank
-writes its trace and the counters at each epoch's end there, for compare.py. Random data, random weights: what is
-looked at is memory.
+The script does not use memctl. With TRACE=FOLDER in the environment, PyTorch's own recorder runs as well, and every
+rank writes its trace and the counters at each epoch's end to the folder, for compare.py. Data and weights are random,
+because only memory matters.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Tokens(Dataset[dict[str, torch.Tensor]]):
 
 
 def epoch_ended(epoch: int) -> None:
-    """What the loop itself reads at an epoch's end."""
+    """The counters that the loop reads at an epoch's end."""
     torch.cuda.synchronize()
     counters = torch.cuda.memory_stats()
     free, total = torch.cuda.mem_get_info()

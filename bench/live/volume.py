@@ -1,13 +1,13 @@
-"""Replays very many events of genuine trainings under their own settings and compares each with what was recorded.
+"""Replays very many events of genuine trainings under their own settings and compares each with the recording.
 
     python bench/live/volume.py MEMCTL OUT [--jobs N] [--seconds S] [--programs]
 
-Each row is a training of tests/workloads/whatif_rows.py under one setting, in a process of its own under `memctl run`,
-begun again and again for S seconds; then `memctl what-if` replays its requests and says whether every segment event and
-every address was the recording's. Runs on a real GPU, and on the fake one with the variables that `tests/fakegpu/setup`
-sets. With --programs the rows are not trainings but two programs that only ask for memory and give it back, at random:
-they make events ten times as fast. OUT/volume.jsonl gets a row for each; the last line sums them up. Exits with 1 where
-a replay differs, or where an event is missing.
+Each row is a training of tests/workloads/whatif_rows.py under one setting. It runs in a separate process under `memctl
+run` and is repeated for S seconds. Then `memctl what-if` replays its requests and states whether every segment event
+and every address equals the recording's. Runs on a real GPU, and on the fake one with the variables that
+`tests/fakegpu/setup` sets. With --programs the rows are two programs that only allocate and free memory at random,
+which makes ten times as many events per second. OUT/volume.jsonl gets a line for each row; the last line sums them up.
+Exits with 1 if a replay differs or an event is missing.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from typing import Any
 
 HERE = pathlib.Path(__file__).resolve().parent
 WORKLOADS = HERE.parents[1] / "tests/workloads"
-# (Two streams and MemPools are programs of their own, so is a captured graph: small, and replayed by the tests.)
+# Two streams, MemPools and captured graphs need separate small programs, which the tests replay.
 ROWS = (
     ("encoder", ""),
     ("decoder_ema", "expandable_segments:True"),
@@ -61,7 +61,7 @@ PROGRAMS = tuple((name, conf) for name in ("churn", "cleared") for conf in SETTI
 
 
 def train(name: str, seconds: float) -> None:
-    """In the recorded process: the training, begun again until the time is over."""
+    """In the recorded process: the training, repeated until the time is over."""
     sys.path[:0] = [str(WORKLOADS)]
     rows = importlib.import_module("whatif_rows")
     torch = importlib.import_module("torch")

@@ -1,4 +1,5 @@
-//! The batch stage on one core: block map, live tracking, chunk encoding, rollups and site tables, as a live agent does it.
+//! The batch stage on one core: block map, live tracking, chunk encoding, rollups and site tables, as a live agent does
+//! it.
 
 use std::error::Error;
 use std::hint::black_box;
@@ -9,14 +10,14 @@ use memctl_analysis::initial_state;
 use memctl_model::Frame;
 use memctl_snapshot::{Moment, Recording, merge};
 
-/// What a recording comes to.
+/// The result for a recording.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sum {
     /// Events.
     pub events: u64,
-    /// Bytes of all items: chunks, stacks, marks, site tables, keyframes, the last word.
+    /// Bytes of all items: chunks, stacks, marks, site tables, keyframes, the end record.
     pub bytes: u64,
-    /// Of these, chunks.
+    /// Bytes of the chunks among these.
     pub chunk_bytes: u64,
     /// Seconds in the batch stage.
     pub seconds: f64,
@@ -25,7 +26,7 @@ pub struct Sum {
 /// Sends a recording through the batch stage, with its marks (and so its site tables) or without.
 ///
 /// # Errors
-/// When the stage cannot be made.
+/// The stage cannot be created.
 pub fn run(recording: &Recording, with_marks: bool) -> Result<Sum, Box<dyn Error>> {
     let config = BatchConfig {
         resolution_ns: 1_000,

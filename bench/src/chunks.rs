@@ -1,4 +1,4 @@
-//! Chunks by the thousand for load: real events, repeated with shifted times.
+//! Thousands of chunks as load: real events, repeated with shifted times.
 
 use memctl_analysis::{Birth, BlockMap};
 use memctl_model::limits::CHUNK_EVENTS_MAX;
@@ -18,7 +18,7 @@ pub struct Chunks {
     state: Option<(BlockMap, u64)>,
 }
 
-/// The levels of a chunk that is followed.
+/// The levels of the current chunk, for keyframes.
 struct Followed {
     start: Levels,
     end: Levels,
@@ -48,7 +48,7 @@ impl Followed {
 }
 
 impl Chunks {
-    /// Repeats `events` for ever.
+    /// Repeats `events` endlessly.
     ///
     /// # Errors
     /// When there are none.
@@ -61,7 +61,7 @@ impl Chunks {
         Ok(Self { events, encoder, device: DeviceIndex(0), at: 0, round: 0, next_event: 0, span_ns, state: None })
     }
 
-    /// Follows the events, so that there are keyframes.
+    /// Follows the events with a block map, so that keyframes are available.
     #[must_use]
     pub fn followed(mut self, settings: &AllocatorSettings) -> Self {
         self.state = Some((BlockMap::new(settings), 0));

@@ -1,4 +1,5 @@
-//! The chunk codec on one core: bytes an event, events a second, and what gzip and zstd make of the original files.
+//! The chunk codec on one core: bytes per event, events per second, and the size of the original files under gzip and
+//! zstd.
 //!
 //! Guarantees: every recording is decoded and compared before anything is reported; rates are medians over
 //! whole passes. Refuses recordings without events.
@@ -31,7 +32,7 @@ pub struct Row {
     pub visit_seconds: f64,
 }
 
-/// What a general compressor makes of the original files.
+/// The result of a general compressor on the original files.
 #[derive(Clone, Debug)]
 pub struct Rival {
     /// Its name and level.
@@ -60,13 +61,13 @@ impl Report {
         self.rows.iter().map(|row| row.events).sum()
     }
 
-    /// Bytes an event over all recordings.
+    /// Bytes per event over all recordings.
     #[must_use]
     pub fn bytes_per_event(&self) -> f64 {
         self.rows.iter().map(|row| row.chunk_bytes).sum::<usize>() as f64 / self.events() as f64
     }
 
-    /// Events a second over all recordings, for one of a row's times.
+    /// Events per second over all recordings, for one of a row's times.
     #[must_use]
     pub fn rate(&self, seconds: impl Fn(&Row) -> f64) -> f64 {
         self.events() as f64 / self.rows.iter().map(seconds).sum::<f64>()
@@ -185,7 +186,7 @@ fn encode(events: &[Event], encoder: &mut Encoder) -> Result<Vec<Vec<u8>>, Box<d
     Ok(chunks)
 }
 
-/// An error unless the chunks are the events, with times floored to the grid.
+/// Returns an error unless the chunks decode to the events, with times rounded down to the resolution.
 fn check(
     name: &str,
     events: &[Event],

@@ -1,10 +1,11 @@
-//! The hook's own cost: the callback into the ring, alone and with a Python stack of 20 frames, while a reader empties the ring.
-//! Once in bursts, where all it needs is in the nearest cache, and once with other work between two callbacks.
+//! The hook's own cost: the callback into the ring, alone and with a Python stack of 20 frames, while a reader empties
+//! the ring. One run has bursts, where all data is in the nearest cache. Another run has other work between two
+//! callbacks.
 //!
 //! PyTorch's part of a callback (building its `TraceEntry`) and PyTorch's own recorder are measured in the process of a
-//! genuine torch, see `bench/live/micro.py`; here nothing but memctl runs. The thread whose frames are walked is laid out
-//! as each CPython lays it out, frames next to each other as in its data stack, code objects spread over pages; it is
-//! walked by instruction addresses, or by code objects in versions that do not report their deallocation (3.10, 3.11).
+//! genuine torch, see `bench/live/micro.py`; here only memctl runs. The walked thread has the memory layout of each
+//! CPython version: frames are adjacent as in its data stack, and code objects are spread over pages. It is walked by
+//! instruction addresses, or by code objects in versions that do not report their deallocation (3.10, 3.11).
 
 use std::error::Error;
 use std::sync::Arc;
@@ -23,12 +24,13 @@ const EVENTS: u64 = 3_000_000;
 const FRAMES: usize = 20;
 /// Words of a frame.
 const FRAME_WORDS: usize = 16;
-/// Words between two code objects: more than any prefetcher guesses.
+/// Words between two code objects: too far for any prefetcher.
 const CODE_WORDS: usize = 640;
-/// Stacks of a step, in the run that does other things between two callbacks.
+/// Stacks of a step, in the run with other work between two callbacks.
 const STACKS: u64 = 1_500;
-/// What the program reads between two callbacks there, in bytes: many times a first-level cache, half of a second-level
-/// one. It takes a few times as long as a training has between two events (6 µs, GPT-2 small at batch 1).
+/// Bytes that the program reads between two callbacks in that run: many times a first-level cache, half of a
+/// second-level one. Reading them takes a few times as long as the time between two events of a training (6 µs, GPT-2
+/// small at batch 1).
 const OTHER_BYTES: usize = 1 << 20;
 /// Callbacks of such a run.
 const COLD_EVENTS: u64 = 40_000;
@@ -41,7 +43,7 @@ extern "C" fn thread_state() -> usize {
     THREAD.load(Ordering::Relaxed)
 }
 
-/// Autograd's number of the next node.
+/// The number of autograd's next node.
 static NODE: AtomicU64 = AtomicU64::new(7);
 
 extern "C" fn sequence() -> u64 {
@@ -57,18 +59,20 @@ extern "C" fn node_type() -> *const std::ffi::c_char {
     std::ptr::null()
 }
 
-/// Where a CPython has what is walked: words of Include/internal/pycore_frame.h and cpython/{pystate,code}.h.
+/// The positions of the walked fields in each CPython: words of Include/internal/pycore_frame.h and
+/// cpython/{pystate,code}.h.
 #[derive(Clone, Copy)]
 struct Layout {
     version: Version,
-    /// Of the thread state: its innermost frame, or what leads there and the word of that.
+    /// In the thread state: the innermost frame, or a pointer that leads to it and the word at its target.
     innermost: (usize, Option<usize>),
-    /// Of a frame.
+    /// In a frame.
     code: usize,
     previous: usize,
     /// Set in a frame's pointer to its code object.
     tag: u64,
-    /// In a code object: the word that distinguishes it from another at its address, and the bytes before its instructions.
+    /// In a code object: the word that distinguishes it from another at its address, and the bytes before its
+    /// instructions.
     identity: usize,
     start: u64,
 }
@@ -78,15 +82,15 @@ const V311: Layout =
 const V312: Layout =
     Layout { version: Version::V312, innermost: (7, Some(0)), code: 0, previous: 1, tag: 0, identity: 11, start: 192 };
 const V313: Layout = Layout { version: Version::V313, innermost: (9, None), start: 200, ..V312 };
-/// 3.15 has the same.
+/// 3.15 has the same layout.
 const V314: Layout = Layout { version: Version::V314, tag: 1, start: 208, ..V313 };
 
-/// Word of a frame with its instruction, in all of them.
+/// The word of a frame with its instruction, in all versions.
 const INSTRUCTION: usize = 7;
 /// Word of the memory that holds the pointer to the innermost frame.
 const BETWEEN: usize = 16;
 
-/// Word of a frame, 0 the innermost: they lie on a stack that grows upwards.
+/// The word at which a frame begins; frame 0 is the innermost. The stack of frames grows upwards.
 const fn frame_at(frame: usize) -> usize {
     32 + (FRAMES - 1 - frame) * FRAME_WORDS
 }
@@ -121,7 +125,7 @@ impl Thread {
             memory[at + layout.code] = address(code) | layout.tag;
             memory[at + layout.previous] = if frame + 1 < FRAMES { address(frame_at(frame + 1)) } else { 0 };
             memory[at + INSTRUCTION] = address(code) + layout.start + 2 * (frame as u64 + 3);
-            // Both halves: in 3.11 it is the lower one, the line of the `def`.
+            // Both halves are set, because 3.11 uses the lower one, the line of the `def`.
             memory[code + layout.identity] = (frame as u64 + 1) << 32 | (frame as u64 + 1);
             expected.push((address(code) as usize, 2 * (frame as u32 + 3)));
         }
@@ -130,7 +134,7 @@ impl Thread {
         thread
     }
 
-    /// This frame is the innermost.
+    /// Makes this frame the innermost one.
     fn enter(&mut self, frame: usize) {
         let base = self.memory.as_ptr() as u64;
         let address = |word: usize| base + word as u64 * 8;
@@ -143,7 +147,8 @@ impl Thread {
         }
     }
 
-    /// Another line of the program: other instructions in the three innermost frames, and up to three frames fewer.
+    /// Moves to another line of the program: other instructions in the three innermost frames, and up to three frames
+    /// fewer.
     fn go_to(&mut self, line: u64) {
         let innermost = (line % 4) as usize;
         self.enter(innermost);
@@ -158,7 +163,7 @@ impl Thread {
     }
 }
 
-/// One run: nanoseconds an event, and of single calls the median and the 99.9th percentile.
+/// One run: mean nanoseconds per event, and the median and the 99.9th percentile of single calls.
 #[derive(Clone, Copy, Debug)]
 struct Run {
     mean_ns: f64,
@@ -167,10 +172,10 @@ struct Run {
     dropped: u64,
 }
 
-/// Measures and gives a table.
+/// Measures and returns a table.
 ///
 /// # Errors
-/// When the region cannot be made or the synthetic frames are not walked as they were laid out.
+/// The region cannot be created, or the walk does not return the synthetic frames.
 pub fn run(rounds: usize) -> Result<String, Box<dyn Error>> {
     let mut text = String::from("| callback | mean ns | p50 ns | p99.9 ns | dropped |\n|---|---|---|---|---|\n");
     let alike = [
@@ -193,7 +198,7 @@ pub fn run(rounds: usize) -> Result<String, Box<dyn Error>> {
     Ok(text)
 }
 
-/// What is measured: its name, the interpreter, the walk, and of how many events one is an allocation.
+/// One measurement: its name, the interpreter, the walk, and the number of events per allocation.
 type Way = (&'static str, Layout, Walk, u64);
 
 /// Medians of the rounds. The ways alternate within a round, so that other load on the machine affects all equally.
@@ -217,7 +222,7 @@ fn table(
     Ok(text)
 }
 
-/// Callbacks as a training makes them: with other work between them, and from another line each time.
+/// Callbacks as in a training: with other work between them, and each from another line.
 fn cold(layout: Layout, stacks: Walk) -> Result<Run, Box<dyn Error>> {
     let rate = rate();
     let ((mut calls, mut empty), hook, _) = recorded(&mut Thread::new(layout), stacks, many_lines)?;
@@ -227,7 +232,7 @@ fn cold(layout: Layout, stacks: Walk) -> Result<Run, Box<dyn Error>> {
     calls.sort_unstable();
     empty.sort_unstable();
     let empty = empty[empty.len() / 2];
-    // The mean without the slowest hundredth: an interrupt is not ours.
+    // The mean without the slowest hundredth: interrupts are not part of the callback.
     let usual = &calls[..calls.len() / 100 * 99];
     let mean = usual.iter().sum::<u64>() as f64 / usual.len() as f64 - empty as f64;
     let at = |share: f64| calls[(calls.len() as f64 * share) as usize].saturating_sub(empty) as f64;
@@ -235,7 +240,7 @@ fn cold(layout: Layout, stacks: Walk) -> Result<Run, Box<dyn Error>> {
     Ok(Run { mean_ns: mean * rate, p50_ns: at(0.5) * rate, p999_ns: at(0.999) * rate, dropped })
 }
 
-/// Ticks of single callbacks, each from another line and behind other work, and of nothing.
+/// Ticks of single callbacks, each from another line and after other work, and ticks of an empty measurement.
 fn many_lines(thread: &mut Thread) -> (Vec<u64>, Vec<u64>) {
     let other = vec![1_u64; OTHER_BYTES / 8];
     let (mut calls, mut empty, mut sum) = (Vec::new(), Vec::new(), 0_u64);
@@ -252,7 +257,7 @@ fn many_lines(thread: &mut Thread) -> (Vec<u64>, Vec<u64>) {
         let took = ticks().since(begun);
         let begun = ticks();
         empty.push(ticks().since(begun));
-        // The first steps teach the stacks.
+        // In the first steps the stacks are new.
         if number >= 2 * STACKS {
             calls.push(took);
         }
@@ -260,7 +265,7 @@ fn many_lines(thread: &mut Thread) -> (Vec<u64>, Vec<u64>) {
     (calls, empty)
 }
 
-/// Makes a hook over a ring that is emptied meanwhile, and lets `work` call it.
+/// Creates a hook over a ring that a reader empties, and runs `work`, which calls the hook.
 fn recorded<T>(
     thread: &mut Thread,
     stacks: Walk,
@@ -281,7 +286,7 @@ fn recorded<T>(
     }
     let stop = Arc::new(AtomicBool::new(false));
     let draining = drain(&region, stop.clone());
-    // SAFETY: taken down below, before the hook goes; this thread alone makes events.
+    // SAFETY: the hook is uninstalled below before it is dropped; only this thread makes events.
     unsafe { hook::install(Some(&hook)) };
     let came_to = work(thread);
     // SAFETY: nothing is installed.
@@ -321,7 +326,7 @@ fn drain(region: &Arc<Region>, stop: Arc<AtomicBool>) -> std::thread::JoinHandle
     })
 }
 
-/// As training calls it: a burst, then a pause in which the reader catches up.
+/// The number of events in a burst; a pause follows, in which the reader catches up.
 const BURST: u64 = 4_096;
 
 fn event(number: u64, every: u64) -> RawEvent {
@@ -350,7 +355,7 @@ fn mean(every: u64) -> f64 {
     spent as f64 / number as f64
 }
 
-/// Single calls between two readings of the counter, less what an empty pair costs.
+/// Single calls between two readings of the counter, less the cost of an empty pair.
 fn singles(every: u64) -> (f64, f64) {
     let rate = rate();
     let mut calls = Vec::new();
@@ -373,7 +378,7 @@ fn singles(every: u64) -> (f64, f64) {
     (at(0.5) * rate, at(0.999) * rate)
 }
 
-/// Nanoseconds a tick.
+/// Nanoseconds per tick.
 fn rate() -> f64 {
     let (begun, first) = (Instant::now(), ticks());
     std::thread::sleep(std::time::Duration::from_millis(20));

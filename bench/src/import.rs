@@ -1,10 +1,9 @@
 //! Reading snapshots: memctl against Python's own `pickle.load`, in time and peak memory.
 //!
-//! The files are made here: a real recording's events, repeated with shifted times until the file
-//! has the wanted size, in the opcodes and with the sharing that CPython's pickler (protocol 4)
-//! uses for a snapshot. Guarantees: both sides read the same file, one after the other, from the
-//! page cache; memory is the peak of the whole process. Refuses to report a run in which the two
-//! disagree about the number of events.
+//! A real recording's events are repeated with shifted times until the file has the wanted size, in the opcodes and
+//! with the sharing of CPython's pickler (protocol 4). Guarantees: both sides read the same file, one after the other,
+//! from the page cache; memory is the peak of the whole process. Refuses to report a run in which the two disagree
+//! about the number of events.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -17,7 +16,8 @@ use std::time::Instant;
 use memctl_model::{Action, BlockUse, Event, MarkKind, Phase, SegmentKind};
 use memctl_snapshot::{Recording, load};
 
-/// Loads a pickle and prints seconds, peak KiB and events. The peak is the process's own: `ru_maxrss` would count its parent.
+/// Loads a pickle and prints seconds, peak KiB and events. The peak is the process's own: `ru_maxrss` would include its
+/// parent.
 const PYTHON: &str = "
 import pickle, sys, time
 begun = time.perf_counter()
@@ -49,7 +49,7 @@ pub struct Row {
     pub python: Option<Side>,
 }
 
-/// Makes a file of each size (bytes) from `recording`, reads it `runs` times with each side and shows the results as a table.
+/// Makes a file of each size (bytes) from `recording`, reads it `runs` times with each side, and returns a table.
 ///
 /// # Errors
 /// The recording cannot be read, `work_dir` cannot be written, or the sides disagree.
@@ -113,7 +113,7 @@ fn median(mut sides: Vec<Side>) -> Side {
 }
 
 fn with_memctl(path: &Path) -> io::Result<Side> {
-    // 5 sets the process's peak back to what it holds now; what earlier runs left counts, so the figure errs upwards.
+    // 5 resets the process's peak to its current memory. What earlier runs left counts, so the figure may be too high.
     fs::write("/proc/self/clear_refs", "5")?;
     let begun = Instant::now();
     let recording = load(path, &mut |_| {}).map_err(io::Error::other)?;
@@ -134,10 +134,10 @@ fn with_python(path: &Path) -> io::Result<Side> {
     }
 }
 
-/// Writes a snapshot of at least `size` bytes that repeats a recording; gives its number of events.
+/// Writes a snapshot of at least `size` bytes that repeats a recording; returns its number of events.
 ///
 /// # Errors
-/// The writer's; or the recording has no events to repeat.
+/// The writer's; or the recording has no events.
 pub fn write_snapshot(recording: &Recording, size: u64, out: &mut dyn Write) -> io::Result<u64> {
     let device = recording.devices.iter().find(|device| !device.events.is_empty());
     let device = device.ok_or_else(|| io::Error::other("the recording has no events to repeat"))?;
@@ -199,7 +199,7 @@ pub fn write_snapshot(recording: &Recording, size: u64, out: &mut dyn Write) -> 
 struct Pickler<'a> {
     out: &'a mut dyn Write,
     recording: &'a Recording,
-    /// The frame of protocol 4 that is being filled.
+    /// The current frame of protocol 4.
     frame: Vec<u8>,
     written: u64,
     memo_len: u32,
@@ -208,7 +208,7 @@ struct Pickler<'a> {
     last_list: u32,
 }
 
-/// CPython ends a frame once it has this many bytes.
+/// CPython ends a frame when it has this many bytes.
 const FRAME_BYTES: usize = 64 << 10;
 
 impl<'a> Pickler<'a> {
@@ -256,7 +256,7 @@ impl<'a> Pickler<'a> {
         }
     }
 
-    /// A string that Python shares: written once, then fetched.
+    /// Writes a string that Python shares: in full the first time, then as a reference.
     fn text(&mut self, text: &str) -> io::Result<()> {
         if let Some(&index) = self.texts.get(text) {
             return self.get(index);
@@ -278,7 +278,7 @@ impl<'a> Pickler<'a> {
             0x100..=0xffff => self.raw(&[b'M', le[0], le[1]]),
             0x1_0000..=0x7fff_ffff => self.raw(&[b'J', le[0], le[1], le[2], le[3]]),
             _ => {
-                // Two's complement: a leading one needs another byte before it.
+                // In two's complement, a number with a leading one needs another byte.
                 let len = (64 - n.leading_zeros() as usize) / 8 + 1;
                 let mut opcodes = vec![0x8a, len as u8];
                 opcodes.extend((0..len).map(|at| le.get(at).copied().unwrap_or(0)));
@@ -312,7 +312,7 @@ impl<'a> Pickler<'a> {
         self.bytes(b"e")
     }
 
-    /// The list of a stack's frames: torch makes one per captured stack, and two events that follow each other may share it.
+    /// The list of a stack's frames: torch makes one list per captured stack, and two consecutive events may share it.
     fn frames(&mut self, stack: u32, shared: bool) -> io::Result<()> {
         if shared {
             return self.get(self.last_list);

@@ -1,7 +1,8 @@
-//! Durable ingest: encoded chunks through gRPC on a loopback port into SQLite (synchronous=FULL), until the last one is acknowledged.
+//! Durable ingest: encoded chunks through gRPC on a loopback port into SQLite (synchronous=FULL), until the last one is
+//! acknowledged.
 //!
-//! The streams are made beforehand; measured is what the daemon (the real binary, in a process of its own)
-//! and the transport do, with the client on the same two cores.
+//! The streams are prepared in advance. The benchmark measures the daemon (the real binary, in a separate process) and
+//! the transport, with the client on the same two cores.
 
 use std::error::Error;
 use std::io::{BufRead as _, BufReader};
@@ -24,14 +25,14 @@ use tokio_stream::wrappers::ReceiverStream;
 
 use crate::chunks::Chunks;
 
-/// What is between the streams and the daemon.
+/// The transport between the streams and the daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// HTTP/2 in the clear.
+    /// HTTP/2 without TLS.
     Plain,
     /// TLS 1.3; the daemon has a certificate.
     Tls,
-    /// Both sides have one.
+    /// Both sides have a certificate.
     MutualTls,
 }
 
@@ -61,7 +62,7 @@ pub fn session(job: &str, rank: u32) -> SessionInfo {
     SessionInfo { rank, devices: vec![DeviceInfo::default()], ..SessionInfo::live(SessionId(id), job, 1) }
 }
 
-/// A daemon in a process of its own, on a SQLite store; killed when dropped.
+/// A daemon in a separate process, on a SQLite store; killed when dropped.
 pub(crate) struct Daemon {
     child: Child,
     url: String,
@@ -69,7 +70,7 @@ pub(crate) struct Daemon {
 }
 
 impl Daemon {
-    /// Starts one with settings of its environment, on a fresh store.
+    /// Starts a daemon with these environment variables, on a fresh store.
     pub(crate) fn start_with(memctl: &Path, settings: &[(&str, &str)]) -> Result<Self, Box<dyn Error>> {
         let folder = tempfile::tempdir()?;
         let mut daemon = Self::start_on(memctl, folder.path(), settings)?;
@@ -77,7 +78,7 @@ impl Daemon {
         Ok(daemon)
     }
 
-    /// Likewise on the store of a folder.
+    /// The same on the store of a folder.
     pub(crate) fn start_on(memctl: &Path, folder: &Path, settings: &[(&str, &str)]) -> Result<Self, Box<dyn Error>> {
         let mut child = Command::new(memctl)
             .env("MEMCTL_SERVICE", "off")
@@ -94,7 +95,7 @@ impl Daemon {
         Ok(Self { child, url, _folder: None })
     }
 
-    /// Where it listens.
+    /// Its address.
     pub(crate) fn url(&self) -> &str {
         &self.url
     }
@@ -108,7 +109,7 @@ impl Daemon {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        // A benchmark's daemon has nothing to keep.
+        // A benchmark's daemon has no data to keep.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -137,7 +138,7 @@ fn write_certificates(folder: &Path) -> Result<(), Box<dyn Error>> {
 /// Streams `chunks_per_stream` chunks over each of `streams` streams into a fresh SQLite store.
 ///
 /// # Errors
-/// When anything fails.
+/// Any step fails.
 pub async fn run(
     memctl: &Path,
     events: &[Event],

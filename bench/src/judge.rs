@@ -1,7 +1,7 @@
-//! What judging costs: a large job from its tables to its findings, and the daemon's ingest with judging on and off.
+//! The cost of judging: a large job from its tables to its findings, and the daemon's ingest with judging on and off.
 //!
-//! The streams are synthetic but shaped like a training: 16 steps a chunk (4,096 events a step, as GPT-2 small has), 200
-//! sites of which 20 change at every step, one of them a leak.
+//! The streams are synthetic but shaped like a training: 16 steps per chunk (4,096 events per step, as in GPT-2 small)
+//! and 200 sites. Of these, 20 change at every step, and one leaks.
 
 use std::error::Error;
 use std::hint::black_box;
@@ -22,16 +22,16 @@ const STEPS_PER_CHUNK: u64 = 16;
 /// Steps of one epoch.
 const STEPS_PER_EPOCH: u64 = 64;
 
-/// What a large job came to.
+/// The result for a large job.
 #[derive(Clone, Copy, Debug)]
 pub struct Large {
     /// Rows of all tables.
     pub rows: u64,
     /// Seconds to take all tables.
     pub taking: f64,
-    /// Seconds to judge what was taken.
+    /// Seconds to judge the tables.
     pub judging: f64,
-    /// Resident bytes that came with it.
+    /// Resident bytes that were added.
     pub memory_bytes: u64,
     /// Findings.
     pub findings: usize,
@@ -134,7 +134,7 @@ fn items(events: &[Event], chunks: usize) -> Result<Vec<Packed>, Box<dyn Error>>
 /// Events per second into a fresh store over `streams` streams, with judging `on` or `off`.
 ///
 /// # Errors
-/// When anything fails.
+/// Any step fails.
 pub async fn ingest(
     memctl: &Path,
     events: &[Event],

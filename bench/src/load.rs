@@ -1,7 +1,9 @@
-//! A daemon under load: dozens of the most expensive questions at once over a job of hundreds of ranks, while agents stream.
+//! A daemon under load: dozens of the most expensive queries at once over a job of hundreds of ranks, while agents
+//! stream.
 //!
-//! Measured are the daemon's peak memory, how long an item takes until it is durable, and how long a question takes until it is
-//! answered. An asker that is refused a slot asks again, as the command line's users would; the wait counts.
+//! The benchmark measures the daemon's peak memory, the time until an item is durable, and the time until a query is
+//! answered. A client that is refused a slot sends its query again, as users of the command line would; the wait
+//! counts.
 
 use std::error::Error;
 use std::path::Path;
@@ -36,14 +38,14 @@ const SITES: u32 = 4;
 const TABLES: usize = 64;
 /// Steps of an epoch.
 const EPOCH: u64 = 1_000;
-/// Between two chunks of an agent: 65,536 events each, 330,000 a second.
+/// The interval between two chunks of an agent: 65,536 events each, 330,000 per second.
 const CHUNK_EVERY: Duration = Duration::from_millis(200);
-/// Chunks of an agent: two minutes.
+/// Chunks per agent, enough for two minutes.
 const CHUNKS: usize = 600;
-/// Before an asker that found no slot asks again.
+/// The pause before a client that found no slot sends its query again.
 const AGAIN: Duration = Duration::from_millis(200);
 
-/// What came of it.
+/// The result.
 #[derive(Debug, Default)]
 pub struct Load {
     /// Bytes of the store.
@@ -54,16 +56,17 @@ pub struct Load {
     pub durable_ms: Vec<f64>,
     /// Milliseconds until a question was answered, sorted.
     pub answered_ms: Vec<f64>,
-    /// Questions that found no slot, and were asked again.
+    /// Queries that found no slot and were sent again.
     pub refused: u64,
     /// The largest answer, in bytes.
     pub answer_bytes: u64,
 }
 
-/// Asks `askers` at once, each `rounds` questions, over a job of `ranks` ranks and `steps` steps, while `agents` stream.
+/// Runs `askers` concurrent clients with `rounds` queries each, over a job of `ranks` ranks and `steps` steps, while
+/// `agents` agents stream.
 ///
 /// # Errors
-/// When anything fails.
+/// Any step fails.
 pub async fn run(
     memctl: &Path,
     events: &[Event],
@@ -92,7 +95,7 @@ pub async fn run(
     for task in asking {
         load.answered_ms.extend(task.await?.map_err(|error| error.to_string())?);
     }
-    // Relaxed: a wish; nothing else is seen with it.
+    // Relaxed: only a hint; nothing else is synchronized by it.
     over.store(true, Ordering::Relaxed);
     for task in streaming {
         load.durable_ms.extend(task.await?.map_err(|error| error.to_string())?);
@@ -107,7 +110,7 @@ pub async fn run(
 
 type Failed = Box<dyn Error + Send + Sync>;
 
-/// The most expensive questions in turn, each of the whole job.
+/// Sends the most expensive queries in turn, each about the whole job.
 async fn ask(
     channel: Channel,
     asker: u32,
@@ -141,7 +144,7 @@ async fn ask(
                 }
             };
             match answer.or_else(|status| match status.code() {
-                // What these recordings do not show is an answer, too.
+                // Data that these recordings do not contain is a valid response, too.
                 Code::FailedPrecondition | Code::NotFound => Ok(0),
                 _ => Err(status),
             }) {
@@ -192,7 +195,7 @@ async fn stream(url: String, rank: u32, chunks: Vec<Bytes>, over: Arc<AtomicBool
     Ok(took)
 }
 
-/// Fills `folder` with a job of so many ranks and steps, all of one course.
+/// Fills `folder` with a job of this many ranks and steps; all ranks have the same levels.
 async fn fill(folder: &Path, ranks: u32, steps: u64) -> Result<(), Box<dyn Error>> {
     let store = SqliteStore::open(&folder.join("memctl.db"), "bench").await?;
     let items = items(steps)?;
@@ -205,7 +208,7 @@ async fn fill(folder: &Path, ranks: u32, steps: u64) -> Result<(), Box<dyn Error
     Ok(store.close().await?)
 }
 
-/// What a rank sends, numbered.
+/// The numbered items of a rank.
 fn items(steps: u64) -> Result<Vec<Item>, Box<dyn Error>> {
     let mut stacks = StackSender::default();
     for line in 1..=SITES {

@@ -1,9 +1,10 @@
 //! memctl's benchmarks, each with its rival in the same run: `cargo run --release -p memctl-bench -- NAME…`.
 //!
-//! `hook`, `codec`, `batch`, `tables`, `import`, `ingest`, `tls`, `load`, `store`, `query`, `tiles`, `judge`, `replay`, or `all`; `leakbench` by itself, with
-//! its own options (`--part PART`, `--view VIEW`, `--runs N`, `--json FILE`, `--wrong`). BENCHMARKS.md has the method and the
-//! results. `MEMCTL_TEST_POSTGRES` is the admin URL of a throw-away Postgres (`tests/postgres start DIR`) for the
-//! rivals of `store`; `MEMCTL_BIN` names the built command line (default: beside this program).
+//! `hook`, `codec`, `batch`, `tables`, `import`, `ingest`, `tls`, `load`, `store`, `query`, `tiles`, `judge`, `replay`,
+//! or `all`; `leakbench` by itself, with its own options (`--part PART`, `--view VIEW`, `--runs N`, `--json FILE`,
+//! `--wrong`). BENCHMARKS.md has the method and the results. `MEMCTL_TEST_POSTGRES` is the admin URL of a throw-away
+//! Postgres (`tests/postgres start DIR`) for the rivals of `store`; `MEMCTL_BIN` names the built command line (default:
+//! beside this program).
 
 mod batch;
 mod chunks;
@@ -34,7 +35,7 @@ const NAMES: [&str; 13] = [
 fn main() -> Result<(), Box<dyn Error>> {
     let mut asked: Vec<String> = std::env::args().skip(1).filter(|name| !name.starts_with('-')).collect();
     if asked.first().is_some_and(|name| name == "leakbench") {
-        asked.truncate(1); // what follows are its own options
+        asked.truncate(1); // the following words are its own options
     }
     if asked.is_empty() || asked.iter().any(|name| name == "all") {
         asked = NAMES.map(String::from).to_vec();
@@ -184,7 +185,7 @@ async fn run_ingest() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Sixty-four askers and eight agents at once.
+/// Sixty-four clients and eight agents at once.
 async fn run_load() -> Result<(), Box<dyn Error>> {
     let recording = recordings::recording(&recordings::folder().join("gpt_clean/rank0.pickle.zst"))?;
     let events = recordings::events(&recording);
@@ -210,7 +211,7 @@ async fn run_load() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Ingest in the clear, with TLS and with mutual TLS, in turns.
+/// Ingest without TLS, with TLS and with mutual TLS, alternately.
 async fn run_tls() -> Result<(), Box<dyn Error>> {
     const WAYS: [ingest::Way; 3] = [ingest::Way::Plain, ingest::Way::Tls, ingest::Way::MutualTls];
     const TURNS: usize = 5;
@@ -222,7 +223,7 @@ async fn run_tls() -> Result<(), Box<dyn Error>> {
     for streams in [1, 4, 16] {
         let mut rates = [const { Vec::new() }; 3];
         for turn in 0..TURNS {
-            // Each begins a turn now and then: a machine that gets slower, or a disk that was idle, does not decide.
+            // The order rotates, so that a machine that gets slower, or an idle disk, does not favour one of them.
             for at in (0..WAYS.len()).map(|at| (at + turn) % WAYS.len()) {
                 let run = ingest::run(&memctl, &events, streams, 480 / streams as usize, WAYS[at]).await?;
                 rates[at].push(run.events as f64 / run.seconds / 1e6);
@@ -253,7 +254,7 @@ async fn run_judge() -> Result<(), Box<dyn Error>> {
     for (ranks, epochs, sites) in [(4, 100, 500), (64, 100, 500), (1_024, 100, 500)] {
         let mut runs: Vec<judge::Large> = (0..5).map(|_| judge::large(ranks, epochs, sites)).collect();
         runs.sort_by(|a, b| (a.taking + a.judging).total_cmp(&(b.taking + b.judging)));
-        // The first run of a size is the one whose memory is not yet the allocator's.
+        // Only in the first run of a size, the allocator does not yet retain memory of an earlier run.
         let memory = runs.iter().map(|run| run.memory_bytes).max().unwrap_or(0);
         let run = runs[runs.len() / 2];
         println!(
@@ -273,7 +274,7 @@ async fn run_judge() -> Result<(), Box<dyn Error>> {
     for streams in [1, 4, 16] {
         let (mut off, mut on, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
         for pair in 0..7 {
-            // In turns, so that a machine that gets slower does not decide.
+            // The order alternates, so that a machine that gets slower does not favour one of them.
             let order = if pair % 2 == 0 { ["off", "on"] } else { ["on", "off"] };
             let mut rates = std::collections::HashMap::new();
             for judging in order {
@@ -343,7 +344,7 @@ async fn run_tiles() -> Result<(), Box<dyn Error>> {
     keep(work.path())
 }
 
-/// For a daemon that is to be asked as well, or a page that is to be looked at: a benchmark's store.
+/// Keeps a benchmark's store, for queries of a daemon or for the page.
 fn keep(work: &Path) -> Result<(), Box<dyn Error>> {
     if let Some(kept) = std::env::var_os("MEMCTL_BENCH_KEEP") {
         std::fs::copy(work.join("memctl.db"), PathBuf::from(kept).join("memctl.db"))?;

@@ -1,5 +1,5 @@
-//! `memctl query` on a job of 10^8 events and on one of half a million steps: the store is filled with real chunks and site
-//! tables, then the binary itself is timed.
+//! `memctl query` on a job of 10^8 events and on one of half a million steps: the store is filled with real chunks and
+//! site tables, then the binary itself is timed.
 
 use std::error::Error;
 use std::path::Path;
@@ -26,7 +26,7 @@ const SITES: u32 = 200;
 /// Milliseconds of a command, sorted.
 #[derive(Clone, Debug)]
 pub struct Latency {
-    /// What was asked.
+    /// The command's name.
     pub command: String,
     /// Sorted.
     pub milliseconds: Vec<f64>,
@@ -48,10 +48,11 @@ impl std::fmt::Display for Latency {
     }
 }
 
-/// Fills `folder` with a job of so many ranks and `events_wanted` events; gives the events and the size of the database.
+/// Fills `folder` with a job of this many ranks and `events_wanted` events; returns the events and the size of the
+/// database.
 ///
 /// # Errors
-/// When the store fails.
+/// The store fails.
 pub async fn fill(
     folder: &Path,
     events: &[Event],
@@ -99,13 +100,13 @@ pub async fn fill(
     Ok((total, std::fs::metadata(path)?.len()))
 }
 
-/// Sites of the long job that change with every step: activations that are still there, buffers, a leak.
+/// Sites of the long job that change with every step: remaining activations, buffers, a leak.
 const CHANGING: u32 = 12;
 
-/// Fills `folder` with a job of one rank, `epochs` epochs of `steps` steps; gives the size of the database.
+/// Fills `folder` with a job of one rank, `epochs` epochs of `steps` steps; returns the size of the database.
 ///
 /// # Errors
-/// When the store fails.
+/// The store fails.
 pub async fn fill_long(folder: &Path, epochs: u32, steps: u64) -> Result<u64, Box<dyn Error>> {
     let path = folder.join("memctl.db");
     let store = SqliteStore::open(&path, "bench").await?;
@@ -210,10 +211,10 @@ async fn append(store: &SqliteStore, key: i64, seq: &mut u64, items: &mut Vec<Pa
     Ok(store.append(vec![appended(key, &numbered)?]).await?)
 }
 
-/// What appends these items of a session, whose numbers follow each other.
+/// The append of these items of a session, which have consecutive numbers.
 ///
 /// # Errors
-/// An item that is none.
+/// An item is invalid.
 pub(crate) fn appended(key: i64, items: &[Item]) -> Result<Append, Box<dyn Error>> {
     let mut append = Append {
         session: key,
@@ -247,10 +248,10 @@ pub(crate) fn appended(key: i64, items: &[Item]) -> Result<Append, Box<dyn Error
     Ok(append)
 }
 
-/// Times whole runs of the command line, process start included; `place` says where the store is.
+/// Times whole runs of the command line, process start included; `place` has the flags of the store.
 ///
 /// # Errors
-/// When a run fails.
+/// A run fails.
 pub fn time(memctl: &Path, place: &[&str], arguments: &[&str], runs: usize) -> Result<Latency, Box<dyn Error>> {
     let mut milliseconds = Vec::new();
     for _ in 0..runs {

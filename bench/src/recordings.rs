@@ -1,4 +1,4 @@
-//! The bundled recordings as event streams, one a rank, in the order of their names.
+//! The bundled recordings as event streams, one per rank, in the order of their names.
 
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ pub fn folder() -> PathBuf {
 /// All recorded files: name, path.
 ///
 /// # Errors
-/// When the folder cannot be read.
+/// The folder cannot be read.
 pub fn files() -> std::io::Result<Vec<(String, PathBuf)>> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(folder())? {
@@ -36,11 +36,11 @@ pub fn files() -> std::io::Result<Vec<(String, PathBuf)>> {
     Ok(found)
 }
 
-/// Every recording there is: the bundled ones, the trainings of leakbench, those of the replay's tests, and those in the folders
-/// that `MEMCTL_REPLAY_FOLDERS` names, apart by colons.
+/// All recordings: the bundled ones, the trainings of leakbench, those of the replay's tests, and those in the folders
+/// that `MEMCTL_REPLAY_FOLDERS` names, separated by colons.
 ///
 /// # Errors
-/// When a folder cannot be read.
+/// A folder cannot be read.
 pub fn all() -> std::io::Result<Vec<PathBuf>> {
     let own = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut folders = vec![folder(), own.join("data/leakbench"), own.join("../replay/tests/data")];
@@ -65,7 +65,7 @@ pub fn all() -> std::io::Result<Vec<PathBuf>> {
 /// A recording.
 ///
 /// # Errors
-/// When it cannot be read.
+/// It cannot be read.
 pub fn recording(path: &Path) -> Result<Recording, Box<dyn std::error::Error>> {
     Ok(load(path, &mut |_| {})?)
 }
@@ -80,7 +80,7 @@ pub fn events(recording: &Recording) -> Vec<Event> {
 /// The unpacked pickle of a recorded file.
 ///
 /// # Errors
-/// When it cannot be read.
+/// It cannot be read.
 pub fn unpacked(path: &Path) -> std::io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     zstd::Decoder::new(std::fs::File::open(path)?)?.read_to_end(&mut bytes)?;

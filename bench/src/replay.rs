@@ -1,9 +1,9 @@
-//! The allocator replayed: events a second and core under the recorded settings, and under each of the settings that are tried;
-//! and how many events of how many recordings are repeated exactly.
+//! The replay of the allocator: events per second and core under the recorded settings and under each tried setting,
+//! and how many events of how many recordings are reproduced exactly.
 //!
-//! Guarantees: every recording is replayed under its own settings and compared, event by event, before anything is reported;
-//! rates are medians over whole passes. Refuses recordings that are not repeated. A setting's time is what it adds to a pass that
-//! only follows the recording.
+//! Guarantees: every recording is replayed under its own settings and compared, event by event, before anything is
+//! reported; rates are medians over whole passes. Refuses recordings that are not reproduced. A setting's time is the
+//! time that it adds to a pass that only follows the recording.
 
 use std::error::Error;
 use std::fmt;
@@ -18,7 +18,7 @@ use memctl_replay::advice::tried;
 use memctl_replay::{Agreement, Conf, Follow, Limit, SideBySide, Start, Trial, Version};
 use memctl_snapshot::Recording;
 
-/// What one recording is replayed from.
+/// The input of a replay, from one recording.
 #[derive(Debug)]
 pub struct Source {
     /// Its settings.
@@ -62,24 +62,24 @@ pub struct Report {
     pub events: usize,
     /// Median seconds of a pass that follows the recordings, on one core.
     pub follow_seconds: f64,
-    /// What each setting adds, on one core: its text, median seconds.
+    /// The time that each setting adds, on one core: its text and the median seconds.
     pub settings: Vec<(String, f64)>,
     /// Median seconds of a pass with all of them, on one core.
     pub one_core_seconds: f64,
     /// The same on all cores.
     pub all_cores_seconds: f64,
-    /// How many that are.
+    /// The number of these cores.
     pub cores: usize,
 }
 
 /// Replays all recordings `rounds` times.
 ///
 /// # Errors
-/// A recording that is not repeated, or a setting that is refused.
+/// A recording is not reproduced, or a setting is refused.
 pub fn run(sources: &[Source], rounds: usize) -> Result<Report, Box<dyn Error>> {
     for source in sources {
         let agreement = source.follow();
-        // (The capped recording's limit is not known here: its failed request differs.)
+        // The limit of the capped recording is unknown here, so its failed request differs.
         if !agreement.is_exact() && !source.fails() {
             return Err(format!("a recording is not repeated: {agreement:?}").into());
         }
@@ -90,7 +90,7 @@ pub fn run(sources: &[Source], rounds: usize) -> Result<Report, Box<dyn Error>> 
     let settings = settings?;
     let all: Vec<Conf> = settings.iter().map(|(_, conf)| conf.clone()).collect();
     let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
-    // In turns, so that a bad minute of a shared machine does not fall on one of them.
+    // Settings alternate, so that a slow minute of a shared machine does not affect only one of them.
     let mut follow = Vec::new();
     let mut each = vec![Vec::new(); settings.len()];
     let (mut one_core, mut all_cores) = (Vec::new(), Vec::new());
@@ -146,16 +146,16 @@ impl fmt::Display for Report {
     }
 }
 
-/// How many recordings were followed, and how far the replay did what they did.
+/// The number of recordings that were followed, and how far the replay reproduces them.
 #[derive(Clone, Debug, Default)]
 pub struct Conformance {
-    /// Followed.
+    /// Recordings that were followed.
     pub recordings: u64,
     /// Their events.
     pub events: u64,
     /// Segment events and blocks among these, each of which is compared.
     pub compared: u64,
-    /// Those that differ.
+    /// Compared events and blocks that differ.
     pub differing: u64,
     /// Recordings that end in a failed request because of an unknown limit; not counted above.
     pub capped: u64,

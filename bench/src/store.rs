@@ -1,9 +1,9 @@
-//! Durable writes: 64-KiB chunks through each store, and the rivals that keep one row an event.
+//! Durable writes: 64-KiB chunks through each store, and rivals that store one row per event.
 //!
 //! Guarantees: every rate counts what is committed with the durability the daemon uses (SQLite `synchronous=FULL`,
-//! Postgres `synchronous_commit=on`), index upkeep and checkpoints included, opening excluded. What was written is
-//! counted again in the store before a rate is reported. Payloads do not compress.
-//! Refuses: to report a rival that was not run; without a Postgres URL its lines say so.
+//! Postgres `synchronous_commit=on`), index upkeep and checkpoints included, opening excluded. The written data is
+//! counted in the store before a rate is reported. Payloads do not compress. A rival that was not run is not reported;
+//! without a Postgres URL its lines state this.
 
 use std::error::Error;
 use std::fmt;
@@ -20,9 +20,9 @@ use sqlx::{ConnectOptions, Connection, Executor};
 
 /// Size of a chunk's payload, which is noise; the codec benchmark measures the size of real chunks.
 const PAYLOAD_BYTES: usize = 64 << 10;
-/// Items of one transaction, as group commit gathers them.
+/// Items of one transaction, as in a group commit.
 const BATCH_ITEMS: u64 = 32;
-/// Events that such a payload holds at one byte an event, which is more than they take.
+/// The events of such a payload at one byte per event; real events take less.
 const CHUNK_EVENTS: u64 = 65_536;
 /// Rows of one transaction of the rivals.
 const BATCH_ROWS: i64 = 50_000;
@@ -45,11 +45,11 @@ impl Default for Amount {
 /// One rate.
 #[derive(Clone, Debug)]
 pub struct Row {
-    /// What was written where.
+    /// The data and the store.
     pub name: String,
     /// Chunks or rows.
     pub written: u64,
-    /// Events they stand for.
+    /// The events that they represent.
     pub events: u64,
     /// Bytes on disk for one event.
     pub bytes_per_event: f64,
@@ -84,7 +84,7 @@ impl fmt::Display for Report {
 }
 
 /// Runs everything in `folder` (made before, removed by the caller); `postgres` is an administrator's URL of a
-/// throw-away cluster, in which databases are made and dropped.
+/// throw-away cluster, in which databases are created and dropped.
 ///
 /// # Errors
 /// Any error of a store.
@@ -143,7 +143,7 @@ async fn chunks(name: &str, store: &dyn Store, amount: Amount) -> Result<Row, Bo
     Ok(Row { name: name.into(), written: amount.chunks, events: totals.events, bytes_per_event: 0.0, seconds })
 }
 
-/// One row an event: seven integers, two indexes.
+/// One row per event: seven integers, two indexes.
 async fn sqlite_rows(path: &Path, amount: Amount) -> Result<Row, Box<dyn Error>> {
     let mut connection = SqliteConnectOptions::new()
         .filename(path)
@@ -158,7 +158,7 @@ async fn sqlite_rows(path: &Path, amount: Amount) -> Result<Row, Box<dyn Error>>
     connection.execute("CREATE INDEX event_addr ON event (session, addr)").await?;
     let start = Instant::now();
     for first in (0..amount.rows).step_by(BATCH_ROWS as usize) {
-        // A driver that sends row by row would be measured itself: SQLite makes the rows, as fast as it can.
+        // SQLite generates the rows itself. Otherwise the benchmark would measure the driver, which sends row by row.
         let insert = "WITH RECURSIVE n (i) AS (SELECT ?1 UNION ALL SELECT i + 1 FROM n WHERE i + 1 < ?2)
             INSERT INTO event SELECT 1, i, 1780000000000000000 + i * 20000, i % 3, (i * 7919) % 100003 * 512, i % 1009 * 512, i % 997 FROM n";
         sqlx::query(insert).bind(first).bind((first + BATCH_ROWS).min(amount.rows)).execute(&mut connection).await?;

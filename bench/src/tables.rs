@@ -1,8 +1,8 @@
-//! What a step costs the worker by the number of live blocks: 10³ to 10⁶ blocks, of which a step touches a few.
+//! The cost of a step for the worker, by the number of live blocks: 10³ to 10⁶ blocks, of which a step touches a few.
 //!
-//! The same step for every size: 65 blocks of 20 stacks come and go, one stays, and the step's end gives a site table. The
-//! time is this thread's on a core, as the kernel counts it, so that a busy machine changes it by its caches alone. The sizes
-//! take turns, and of each the median of all rounds counts.
+//! The same step for every size: 65 blocks of 20 stacks are allocated, all but one are freed, and the step's end yields
+//! a site table. The time is this thread's processor time as counted by the kernel, so a busy machine affects it only
+//! through the caches. The sizes alternate, and the median of all rounds counts.
 
 use std::error::Error;
 use std::fmt;
@@ -14,14 +14,14 @@ use memctl_model::{Action, AllocatorSettings, DeviceIndex, Dropped, Event, Mark,
 use memctl_proto::v1::ItemKind;
 
 const STEPS: u64 = 2_000;
-/// Steps of 10 ms: so many in a linger time.
+/// The number of 10 ms steps in a linger time.
 const STEPS_PER_LINGER: u64 = 100;
 const BLOCKS_PER_STEP: u64 = 65;
 const SEGMENT_BYTES: u64 = 2 << 20;
 const BLOCK_BYTES: u64 = 2_048;
 const BASE: u64 = 0x7f00_0000_0000;
 
-/// Live blocks and the sites that they come from; the first is what the others are compared with.
+/// Live blocks and the sites that they come from; the others are compared with the first.
 const SIZES: [(u64, u64); 6] =
     [(1_000, 100), (10_000, 100), (100_000, 1_000), (100_000, 100_000), (1_000_000, 1_000), (1_000_000, 100_000)];
 
@@ -31,9 +31,9 @@ struct Run {
     sites: u64,
     /// A step: its events and its table, packed.
     step: Duration,
-    /// Its end alone.
+    /// The step's end only.
     table: Duration,
-    /// Bytes of a step's items but keyframes.
+    /// Bytes of a step's items without keyframes.
     bytes_per_step: f64,
     keyframes: u64,
     largest_keyframe: usize,
@@ -42,7 +42,7 @@ struct Run {
 /// The medians of a size's rounds.
 struct Row {
     run: Run,
-    /// A step beside one of the first size.
+    /// The time of a step relative to one of the first size.
     ratio: f64,
 }
 
@@ -97,10 +97,10 @@ fn on_core() -> Result<Duration, Box<dyn Error>> {
     Ok(Duration::from_nanos(ns.parse()?))
 }
 
-/// A device with so many live blocks, and the steps that follow.
+/// Runs a device with this many live blocks through a number of steps.
 ///
 /// # Errors
-/// The batch stage cannot be made, or something of the result is missing.
+/// The batch stage cannot be created, or part of the result is missing.
 fn one(blocks: u64, sites: u64) -> Result<Run, Box<dyn Error>> {
     let (devices, linger) = (vec![DeviceIndex(0)], Some(Duration::from_secs(1)));
     let settings = AllocatorSettings::default();
@@ -125,7 +125,7 @@ fn one(blocks: u64, sites: u64) -> Result<Run, Box<dyn Error>> {
         }
         event(&mut batcher, Action::Alloc, BASE + block * BLOCK_BYTES, BLOCK_BYTES - block % 500, 1 + block % sites);
     }
-    // Steps have segments of their own.
+    // Steps have separate segments.
     let ours = BASE + blocks.next_multiple_of(in_segment) * BLOCK_BYTES;
     for segment in 0..8 {
         event(&mut batcher, Action::SegmentAlloc, ours + segment * SEGMENT_BYTES, SEGMENT_BYTES, 1);
@@ -136,7 +136,7 @@ fn one(blocks: u64, sites: u64) -> Result<Run, Box<dyn Error>> {
         (Duration::ZERO, Duration::ZERO, 0, 0, 0);
     for step in 0..STEPS {
         let begun = on_core()?;
-        // One of them stays.
+        // One of the blocks stays.
         let kept = step * BLOCK_BYTES;
         for block in 0..BLOCKS_PER_STEP {
             event(&mut batcher, Action::Alloc, ours + kept + block * BLOCK_BYTES, BLOCK_BYTES, 1 + block % 20);

@@ -1,8 +1,9 @@
-//! Tiles of a job of 10^8 events, asked of the daemon's HTTP port as the page asks them: how long each takes.
+//! Tiles of a job of 10^8 events, requested from the daemon's HTTP port as by the page, with the time of each request.
 //!
-//! The store is filled with real chunks of one rank, with true levels and a keyframe every four chunks. Each way of looking
-//! is a list of tiles, asked for one after the other on one connection, the first time of a daemon that was just started
-//! and has looked at nothing, then once more. Every answer's head is read; what is measured ends with the last byte.
+//! The store is filled with real chunks of one rank, with true levels and a keyframe every four chunks. Each access
+//! pattern is a list of tiles, requested one after the other on one connection: first from a daemon that was just
+//! started and has empty caches, then once more. The head of every response is read; the measured time ends with the
+//! last byte.
 
 use std::error::Error;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -20,10 +21,10 @@ use crate::query;
 /// Slots of a tile.
 const SLOTS: u64 = 512;
 
-/// One way of looking.
+/// One access pattern.
 #[derive(Clone, Debug)]
 pub struct Latency {
-    /// Name of this way of looking.
+    /// The name of this access pattern.
     pub what: String,
     /// Sorted.
     pub milliseconds: Vec<f64>,
@@ -73,7 +74,7 @@ impl Served {
 
 impl Drop for Served {
     fn drop(&mut self) {
-        // A benchmark's daemon has nothing to keep.
+        // A benchmark's daemon has no data to keep.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -123,7 +124,7 @@ impl Browser {
         Ok(serde_json::from_slice(&body[..end])?)
     }
 
-    /// Asks for tiles one after the other.
+    /// Requests tiles one after the other.
     fn time(&mut self, tiles: &[(u32, u64)], latency: &mut Latency) -> Result<(), Box<dyn Error>> {
         for &tile in tiles {
             let begun = Instant::now();
@@ -149,10 +150,10 @@ fn walk(first_ns: u64, last_ns: u64, drawn: u64) -> Vec<(u32, u64)> {
     tiles
 }
 
-/// Fills `folder` with a job of one rank and `events_wanted` events, and asks for tiles; a table.
+/// Fills `folder` with a job of one rank and `events_wanted` events, and requests tiles; returns a table.
 ///
 /// # Errors
-/// When the store or the daemon fails, or a tile is not answered.
+/// The store or the daemon fails, or a tile has no response.
 pub async fn run(
     memctl: &Path,
     folder: &Path,

@@ -1,4 +1,5 @@
-//! `memctl import` as a whole, file to durable store, against Python's `pickle.load` of the same file; peak memory of both processes.
+//! `memctl import` as a whole, file to durable store, against Python's `pickle.load` of the same file; peak memory of
+//! both processes.
 
 use std::error::Error;
 use std::fs::File;
@@ -27,10 +28,10 @@ pub struct Row {
     pub python_peak_bytes: u64,
 }
 
-/// Makes a pickle of `size` bytes and lets both read it, in turn, `runs` times.
+/// Makes a pickle of `size` bytes and reads it with both, alternately, `runs` times.
 ///
 /// # Errors
-/// When a side fails.
+/// One of them fails.
 pub fn run(memctl: &Path, recording: &Path, work: &Path, size: u64, runs: usize) -> Result<Row, Box<dyn Error>> {
     let path = work.join("rank0.pickle");
     let source = recordings::recording(recording)?;
@@ -67,7 +68,7 @@ fn measure(command: &mut Command) -> Result<(f64, u64), Box<dyn Error>> {
     let mut child = command.stdout(Stdio::null()).spawn()?;
     let mut peak = 0;
     let status = loop {
-        // The kernel keeps the peak; the last look before the end has it, up to this interval.
+        // The kernel keeps the peak, so the last reading before the end has it, except for this interval.
         peak = peak_bytes(&child).unwrap_or(0).max(peak);
         match child.try_wait()? {
             Some(status) => break status,

@@ -45,7 +45,7 @@ pub fn hint(connection: &Connection, global: &Global) -> Option<String> {
     (!global.quiet).then(|| connection.flags.clone())
 }
 
-/// What a call answered.
+/// The content of a call's response.
 ///
 /// # Errors
 /// See [`Failure`].
@@ -57,7 +57,7 @@ pub fn answered<T: DeserializeOwned>(
     Ok(from_wire(response.get_ref())?)
 }
 
-/// What a call answered whose answer may take long.
+/// The content of a streamed response, which may take long.
 ///
 /// # Errors
 /// See [`Failure`].
@@ -75,7 +75,7 @@ pub async fn streamed<T: DeserializeOwned>(
 /// The caller, as the daemon sees it.
 ///
 /// # Errors
-/// The daemon's; `None` where it is of another version.
+/// The daemon's. `None` if the daemon has another version.
 pub async fn caller(connection: &Connection) -> Result<Option<Caller>, Status> {
     let response = AccessClient::new(connection.asking()).get_caller(v1::GetCallerRequest {}).await?;
     Ok(from_wire(response.get_ref()).ok())
@@ -107,7 +107,7 @@ pub async fn course(
     Ok(Timeline { chosen, hint: hint(connection, global), ..answered(response, connection)? })
 }
 
-/// Requests what a device's memory is used by.
+/// Requests the parts of a device's memory use.
 ///
 /// # Errors
 /// See [`Failure`].
@@ -124,7 +124,7 @@ pub async fn live(connection: &mut Connection, request: v1::SitesRequest, view: 
     Ok(Sites { view, ..answered(response, connection)? })
 }
 
-/// Requests how free memory is split up, and what allocator settings would do.
+/// Requests how free memory is split up, and the effect of other allocator settings.
 ///
 /// # Errors
 /// See [`Failure`].
@@ -134,7 +134,8 @@ pub async fn fragmentation(connection: &mut Connection, selection: v1::Selection
     answered(connection.query.get_fragmentation(request).await, connection)
 }
 
-/// Requests the requests that failed; `replay` is what allocator settings would have done.
+/// Requests the allocation requests that failed. With `replay`, the response has the effect of other allocator
+/// settings.
 ///
 /// # Errors
 /// See [`Failure`].
@@ -143,7 +144,7 @@ pub async fn oom(connection: &mut Connection, selection: v1::Selection, replay: 
     answered(connection.query.get_oom(request).await, connection)
 }
 
-/// Requests the diagnosis, and what allocator settings would do.
+/// Requests the diagnosis, with the effect of other allocator settings.
 ///
 /// # Errors
 /// See [`Failure`].

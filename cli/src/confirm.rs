@@ -4,7 +4,7 @@ use std::io::{IsTerminal as _, Write as _};
 
 use crate::exit::Failure;
 
-/// Whether the person at the terminal says yes. `what` names the operation: `deleting gpt2`.
+/// Whether the user at the terminal confirms. `what` names the operation: `deleting gpt2`.
 ///
 /// # Errors
 /// There is no terminal.

@@ -129,7 +129,8 @@ impl Failure {
         }
         let said = if status.message().is_empty() { status.code().description() } else { status.message() };
         match status.code() {
-            // What is missing may be a token or another thing than a job: the daemon then names its list.
+            // The missing object may not be a job but, for example, a token. Then the daemon's message names the
+            // command that lists such objects.
             Code::NotFound if said.contains("`memctl ") => Self::no_such_job(said),
             Code::NotFound => Self::no_such_job(format!("{said}; `memctl jobs` lists the jobs")),
             Code::InvalidArgument | Code::OutOfRange | Code::Aborted => Self::usage(said),

@@ -4,7 +4,7 @@
 //! is one line that names the problem and the remedy. Does not know how events are stored or read: it queries a daemon,
 //! its own or another one.
 
-/// As the standard library's, which would panic where standard error is closed (`memctl … 2>&1 | head`).
+/// Like the standard library's macro, which would panic if standard error is closed (`memctl … 2>&1 | head`).
 macro_rules! eprintln {
     ($($words:tt)*) => {{
         use std::io::Write as _;
@@ -12,7 +12,7 @@ macro_rules! eprintln {
     }};
 }
 
-/// The same for what ends without a line.
+/// The same without a line end.
 macro_rules! eprint {
     ($($words:tt)*) => {{
         use std::io::Write as _;

@@ -61,7 +61,7 @@ pub async fn reached(
         match asked.await.unwrap_or_else(|_| Err(format!("it says nothing for {} s", ANSWER_MAX.as_secs()))) {
             Ok(reached) => return Ok(reached),
             Err(reason) if tries == TRIES => return Err(format!("the local service does not answer: {reason}")),
-            // It ended in between: the next attempt starts another one.
+            // The service has ended in the meantime; the next attempt starts another one.
             Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
         }
     }

@@ -1,6 +1,6 @@
 //! Stores spooled sessions, recorded while no daemon accepted them, before a request is sent.
 //!
-//! Guarantees: this ends after a maximum time; what was not stored is reported with the reason.
+//! Guarantees: delivery has a time limit; sessions that were not stored are reported with the reason.
 
 use std::time::{Duration, Instant};
 
@@ -18,8 +18,8 @@ const LIVING_MAX: usize = 8;
 /// Above this size, storing takes long enough to be announced.
 const SAID_BYTES_MIN: u64 = 8 << 20;
 
-/// Stores what waits in the spool for a connection's destination: sessions that ended, or were killed, while no daemon
-/// accepted them. Requests must see them.
+/// Stores the sessions that wait in the spool for a connection's destination, so that requests see them. Such sessions
+/// ended, or were killed, while no daemon accepted them.
 pub async fn take_in(connection: &Connection, global: &Global) {
     let Some(data_dir) = global.data_dir.clone().or_else(|| default_data_dir().ok()) else { return };
     let folder = data_dirs::spool_folder(&data_dir, global.daemon());

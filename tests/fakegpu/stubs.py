@@ -14,7 +14,7 @@ import re
 import shutil
 import subprocess
 
-# Names under which NVIDIA ships libraries. Anything else that torch wants is the system's.
+# Names under which NVIDIA ships libraries. Other libraries that torch needs belong to the system.
 VENDOR = re.compile(r"lib(cu|nv|nccl|magma_cuda)")
 
 # What a generated entry returns, by the first prefix that fits. Most are the library's own "internal error", "not
@@ -43,12 +43,12 @@ FLAGS = ["-std=gnu17", "-O1", "-g", "-fPIC", "-pthread"]
 
 def output(*command: str | os.PathLike[str]) -> str:
     environment = {**os.environ, "LC_ALL": "C"}
-    environment.pop("LD_PRELOAD", None)  # a fake GPU already active must not meddle with the tools
+    environment.pop("LD_PRELOAD", None)  # a fake GPU already active must not affect the tools
     return subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout
 
 
 def hollow(torch: pathlib.Path) -> None:
-    """Frees the disk space of the kernels in torch's libraries, up to half of the total: nothing here reads them.
+    """Frees the disk space of the kernels in torch's libraries, up to half of the total; nothing here reads them.
 
     The files keep their sizes and all other contents. A file system that cannot punch holes leaves them unchanged.
     """
@@ -94,7 +94,7 @@ def compile_library(path: pathlib.Path, *arguments: str | os.PathLike[str]) -> N
 
 
 def leading(path: pathlib.Path, versions: set[str], targets: list[pathlib.Path], work: pathlib.Path) -> None:
-    """A library with a name and its symbol versions but no entry of its own: lookups go on to `targets`."""
+    """A library with a name and its symbol versions but no entry of its own: lookups continue in `targets`."""
     source, script = work / "leading.c", work / "versions.map"
     marks = [f"fakegpu_version_{number}" for number in range(len(versions))]
     source.write_text("".join(f"const int {mark} = 1;\n" for mark in marks) or "const int fakegpu_leading = 1;\n")
@@ -109,9 +109,9 @@ def declared(include: pathlib.Path) -> set[str]:
     runtime = (include / "cuda_runtime_api.h").read_text(errors="replace")
     driver = "".join(path.read_text(errors="replace") for path in include.glob("cuda*.h"))
     names = set(re.findall(r"CUDARTAPI(?:_CDECL)? (cuda\w+)\(", runtime))
-    names.update({"cuProfilerInitialize", "cuProfilerStart", "cuProfilerStop"})  # of a header in another wheel
+    names.update({"cuProfilerInitialize", "cuProfilerStart", "cuProfilerStop"})  # from a header in another wheel
     names.update(re.findall(r"CUresult CUDAAPI\s+(cu[A-Z]\w+)\(", driver))
-    # the header renames what has a second version: #define cuMemAlloc cuMemAlloc_v2
+    # the header renames functions with a second version: #define cuMemAlloc cuMemAlloc_v2
     names.update(re.findall(r"#define\s+cu[A-Z]\w+\s+(?:__CUDA_API_PT\w+\()?(cu[A-Z]\w+)", driver))
     return names
 

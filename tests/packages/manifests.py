@@ -16,14 +16,14 @@ FOREIGN = {"ServiceMonitor", "PrometheusRule", "Certificate"}
 
 
 def pods(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Templates of pods in a document."""
+    """The pod templates in a document."""
     template = document.get("spec", {}).get("template")
     if isinstance(template, dict):
         yield template
 
 
 def restricted(spec: dict[str, Any]) -> Iterator[str]:
-    """What a restricted namespace would refuse."""
+    """The violations of the restricted policy."""
     context = spec.get("securityContext", {})
     if not context.get("runAsNonRoot"):
         yield "runAsNonRoot"

@@ -50,7 +50,7 @@ def only(documents: list[Document], kind: str) -> Document:
 
 
 def certificates(folder: Path, names: list[str]) -> dict[str, bytes]:
-    """What cert-manager puts into a Secret, for these names."""
+    """The content of a Secret from cert-manager, for these names."""
 
     def run(*words: str) -> None:
         subprocess.run(["openssl", *words], cwd=folder, check=True, capture_output=True)

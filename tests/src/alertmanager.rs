@@ -1,6 +1,6 @@
 //! The real Alertmanager, in its own process and folder and on its own port; ended by its process id.
 //!
-//! Refuses to skip: without the program the test fails and says how to get it.
+//! Refuses to skip: without the program the test fails and names the way to install it.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};

@@ -21,7 +21,7 @@ use crate::bytes_codec::BytesCodec;
 use crate::fuzz;
 use crate::raw::{Stream, session};
 
-/// An attack gives up waiting for an answer after this.
+/// The time after which an attack stops waiting for a response.
 const ANSWER_MAX: Duration = Duration::from_secs(30);
 
 /// The kinds of attack.
@@ -29,7 +29,7 @@ const ANSWER_MAX: Duration = Duration::from_secs(30);
 pub enum Attack {
     /// Items of a few hundred bytes that decompress to gigabytes.
     Bombs,
-    /// Items like those of agents, with bytes changed.
+    /// Items of agents with changed bytes.
     Items,
     /// Messages of random bytes to every call.
     Calls,
@@ -72,7 +72,7 @@ fn enemy(round: u64) -> SessionInfo {
     SessionInfo { id: SessionId(id), job: format!("enemy-{}", round % 64), ..session(0) }
 }
 
-/// A few hundred bytes that decompress to this.
+/// A payload of a few hundred bytes that decompresses to `plain`.
 #[must_use]
 pub fn packed(kind: ItemKind, plain: &[u8]) -> Option<Packed> {
     Some(Packed { kind, payload: zstd::bulk::compress(plain, 3).ok()?.into(), unpacked_bytes: plain.len() as u32 })
@@ -81,7 +81,7 @@ pub fn packed(kind: ItemKind, plain: &[u8]) -> Option<Packed> {
 /// A million stacks of the same 512 frames.
 ///
 /// # Panics
-/// Never: there is something to send.
+/// Never.
 #[must_use]
 pub fn shared_stacks() -> Packed {
     let mut sender = StackSender::default();
@@ -132,7 +132,7 @@ async fn send(port: u16, session: &SessionInfo, items: impl IntoIterator<Item = 
     Some(sent)
 }
 
-/// Every call that the daemon's own description names.
+/// The paths of all calls in the daemon's descriptors.
 fn paths() -> Vec<PathAndQuery> {
     let set = prost_types::FileDescriptorSet::decode(FILE_DESCRIPTOR_SET).expect("the committed description");
     let mut paths = Vec::new();

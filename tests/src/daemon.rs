@@ -1,4 +1,4 @@
-//! A real daemon in a process of its own.
+//! A real daemon in a separate process.
 
 use std::io::{BufRead as _, BufReader};
 use std::net::TcpListener;
@@ -29,7 +29,7 @@ impl DaemonProcess {
     /// Starts a daemon on a SQLite store below `data_dir` and waits until it listens.
     ///
     /// # Panics
-    /// When it does not.
+    /// When it does not listen.
     #[must_use]
     pub fn sqlite(data_dir: &Path, port: u16) -> Self {
         Self::start(memctl().arg("daemon").arg("--data-dir").arg(data_dir), port)
@@ -56,13 +56,13 @@ impl DaemonProcess {
     /// Starts the daemon of a command line, on a port, and waits until it listens.
     ///
     /// # Panics
-    /// When it does not.
+    /// When it does not listen.
     #[must_use]
     pub fn start(command: &mut Command, port: u16) -> Self {
         Self::of(command.args(["--listen", &format!("127.0.0.1:{port}")]))
     }
 
-    /// Starts what a command line says and waits until it listens; the URL is the first address that it prints.
+    /// Starts the daemon of a command line and waits until it listens; the URL is the first address that it prints.
     ///
     /// # Panics
     /// When it does not come up.
@@ -89,7 +89,7 @@ impl DaemonProcess {
         self.child.id()
     }
 
-    /// The signal that it dies of by itself, if any.
+    /// Waits for its end; returns the signal that ended it, if any.
     ///
     /// # Panics
     /// When it cannot be waited for.
@@ -101,7 +101,7 @@ impl DaemonProcess {
     /// Its peak resident memory.
     ///
     /// # Panics
-    /// When it is gone.
+    /// When it has ended.
     #[must_use]
     pub fn peak_bytes(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).expect("it runs");
@@ -112,7 +112,7 @@ impl DaemonProcess {
     /// SIGKILL: nothing is flushed or printed. Waits until it has ended, and asserts that the signal ended it.
     ///
     /// # Panics
-    /// When it had ended before, in another way.
+    /// When it had already ended in another way.
     pub fn kill(mut self) {
         use std::os::unix::process::ExitStatusExt as _;
         self.child.kill().expect("the daemon can be killed");

@@ -12,9 +12,9 @@ use serde_json::Value;
 /// How the receiver answers a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reply {
-    /// With this status.
+    /// It responds with this status.
     Status(u16),
-    /// Not at all; the connection stays open.
+    /// It does not respond; the connection stays open.
     Silence,
 }
 
@@ -23,7 +23,7 @@ pub enum Reply {
 pub struct Received {
     /// The path.
     pub path: String,
-    /// The headers, one a line, names as received.
+    /// The headers, one per line, names as received.
     pub headers: String,
     /// The body.
     pub body: Value,
@@ -65,7 +65,7 @@ impl Receiver {
         self.received.lock().expect("a lock").clone()
     }
 
-    /// Status and alerts of all webhook messages received: (status of the alert, its name, its job).
+    /// Every alert of all webhook messages received: (status of the alert, its name, its job).
     #[must_use]
     pub fn told(&self) -> Vec<(String, String, String)> {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -146,7 +146,7 @@ pub fn get_with(url: &str, lines: &str) -> Option<(u16, String, String)> {
     Some((head.split(' ').nth(1)?.parse().ok()?, head.to_owned(), body.to_owned()))
 }
 
-/// Waits until it is so; the test fails after two minutes.
+/// Waits until the condition holds; the test fails after two minutes.
 ///
 /// # Panics
 /// After two minutes.

@@ -1,6 +1,7 @@
-//! HTTP/2 by hand, for what no client library does, such as sending all of a message but its last byte.
+//! A hand-written HTTP/2 client for requests that no client library makes, such as sending all of a message except its
+//! last byte.
 //!
-//! Guarantees: it keeps to the flow-control windows of the daemon, so that what is not taken is the daemon's decision.
+//! Guarantees: it respects the daemon's flow-control windows, so that only the daemon decides what is not read.
 
 use std::collections::{HashMap, HashSet};
 use std::io::{ErrorKind, Read as _, Write as _};
@@ -37,7 +38,7 @@ impl Http2 {
     /// Connects and sends the preface.
     ///
     /// # Errors
-    /// The daemon does not take it.
+    /// The daemon does not accept the connection.
     pub fn open(address: &str) -> std::io::Result<Self> {
         Self::offering(address, 65_535)
     }
@@ -45,7 +46,7 @@ impl Http2 {
     /// Connects with a window of this many bytes for each answer, and never enlarges it.
     ///
     /// # Errors
-    /// The daemon does not take it.
+    /// The daemon does not accept the connection.
     pub fn offering(address: &str, window: u32) -> std::io::Result<Self> {
         let stream = TcpStream::connect(address)?;
         stream.set_read_timeout(Some(Duration::from_millis(5)))?;
@@ -100,8 +101,8 @@ impl Http2 {
         Ok(id)
     }
 
-    /// Sends all but the last byte of a message of this length. Returns how many bytes the daemon took: fewer if the
-    /// call is over, or if it takes no more for this long.
+    /// Sends all but the last byte of a message of this length. Returns the number of bytes that the daemon accepted:
+    /// fewer if the call has ended, or if the daemon accepts no more for `patience`.
     ///
     /// # Errors
     /// The connection broke.
@@ -142,7 +143,7 @@ impl Http2 {
         self.frame(DATA, END_STREAM, id, &bytes)
     }
 
-    /// The answers that have begun, with the bytes received of each.
+    /// The number of responses that have begun, and the bytes received.
     #[must_use]
     pub fn answered(&self) -> (usize, usize) {
         (self.answers, self.taken)
@@ -160,7 +161,7 @@ impl Http2 {
     /// The connection broke.
     pub fn hear(&mut self) -> std::io::Result<()> {
         let mut buffer = [0; 4096];
-        // Waits only when there is nothing to send.
+        // Blocks only if there is nothing to send.
         self.stream.set_nonblocking(self.window > 0 && self.windows.values().all(|window| *window > 0))?;
         let read = self.stream.read(&mut buffer);
         self.stream.set_nonblocking(false)?;

@@ -89,7 +89,7 @@ impl Port {
     /// The connection broke before an answer, or TLS was refused.
     pub fn send(&self, bytes: &[u8]) -> std::io::Result<Answer> {
         let mut pipe = self.connect();
-        // A client that is refused while it still sends learns so when it reads.
+        // If the client is refused while it still sends, it sees the refusal only when it reads.
         let written = pipe.write_all(bytes).and_then(|()| pipe.flush());
         let mut text = Vec::new();
         let read = pipe.read_to_end(&mut text);

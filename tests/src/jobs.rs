@@ -1,4 +1,4 @@
-//! Small jobs, recorded by a real agent: some with little or nothing to judge, and one with everything.
+//! Small jobs, recorded by a real agent: some with little or no data to judge, and one with complete data.
 //!
 //! Guarantees: everything is stored when a function returns, without sleeping.
 
@@ -48,7 +48,7 @@ pub fn record(url: &str, session: SessionInfo, body: impl FnOnce(&Agent)) {
     assert!(outcome.delivered && outcome.counts.dropped == 0, "{outcome:?}");
 }
 
-/// What a small training does.
+/// The behaviour of a small training.
 #[derive(Clone, Copy, Debug)]
 pub struct Training {
     /// Number of epochs.
@@ -72,7 +72,7 @@ impl Default for Training {
     }
 }
 
-/// Trains, and keeps what `training` says.
+/// Runs a training, and keeps memory as `training` specifies.
 ///
 /// # Panics
 /// When the agent has no device.
@@ -120,7 +120,7 @@ pub fn train(agent: &Agent, training: Training) {
     }
 }
 
-/// A training of which only counters are known, as with `cudaMallocAsync`.
+/// Runs a training with counters only, as with `cudaMallocAsync`.
 pub fn train_counted(agent: &Agent, epochs: u32, kept_an_epoch: u64) {
     let mut step = 0;
     for epoch in 0..epochs {
@@ -144,8 +144,8 @@ pub fn train_counted(agent: &Agent, epochs: u32, kept_an_epoch: u64) {
     }
 }
 
-/// A training of many events, in as many chunks as they need; most is allocated in the first epoch, and nothing lives
-/// across epochs, so that each can be replayed without the ones before.
+/// Runs a training of many events, in as many chunks as needed. The most memory is allocated in the first epoch. No
+/// block lives across epochs, so that each epoch can be replayed without the previous ones.
 ///
 /// # Panics
 /// When the agent has no device or has stopped.
@@ -173,7 +173,7 @@ pub fn train_long(agent: &Agent, epochs: u32, rounds: u64) {
     }
 }
 
-/// The store limit that leaves its only job this share of its chunks, and everything else.
+/// The store limit with which its only job keeps this share of its chunks, and all other data.
 fn leaving(store: &Path, percent: u64) -> String {
     let path = store.join("memctl.db");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
@@ -193,8 +193,7 @@ fn leaving(store: &Path, percent: u64) -> String {
     format!("{}B", kept - chunks * (100 - percent) / 100)
 }
 
-/// A new daemon on what `store` holds. It keeps `keep_percent` of what is stored of the job's events and deletes the
-/// oldest.
+/// Starts a new daemon on `store`. It keeps `keep_percent` of the job's stored events and deletes the oldest.
 ///
 /// # Panics
 /// When the daemon does not come up, or deletes nothing.
@@ -212,11 +211,11 @@ pub fn expired(daemon: DaemonProcess, store: &Path, job: &str, keep_percent: u64
     daemon
 }
 
-/// The same, with a share deleted that makes the rest begin with a keyframe: chunk sizes depend on when events arrived,
-/// so shares are tried until one does. Also returns the folder of that daemon's store.
+/// The same, but the rest begins with a keyframe. Chunk sizes depend on the arrival of events, so shares are tried
+/// until one fits. Also returns the folder of that daemon's store.
 ///
 /// # Panics
-/// When no share does.
+/// When no share fits.
 #[must_use]
 pub fn expired_to_a_keyframe(daemon: DaemonProcess, store: &Path, job: &str) -> (DaemonProcess, tempfile::TempDir) {
     daemon.terminate();

@@ -1,6 +1,6 @@
 //! The harness of memctl's end-to-end tests: real binaries, real sockets, real databases.
 //!
-//! Refuses to skip: if something is missing (the built binary, Postgres), the test fails and says how to get it.
+//! Refuses to skip: if something is missing (the built binary, Postgres), the test fails and names the way to get it.
 
 pub mod alertmanager;
 pub mod attack;
@@ -64,7 +64,7 @@ pub fn memctl() -> Command {
     command
 }
 
-/// A runtime folder in which no daemon listens; a test that wants one there makes a folder of its own.
+/// A runtime folder in which no daemon listens; a test that needs a daemon there makes its own folder.
 fn nobodys_folder() -> PathBuf {
     let folder = std::env::temp_dir().join("memctl-tests-nobody");
     std::fs::create_dir_all(&folder).expect("an empty runtime folder");

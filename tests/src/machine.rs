@@ -51,7 +51,7 @@ impl Machine {
         Self { folder, orders }
     }
 
-    /// The environment of a program that is to run on it.
+    /// The environment for a program on this machine.
     #[must_use]
     pub fn variables(&self) -> [(&'static str, PathBuf); 2] {
         [("LD_PRELOAD", self.folder.path().join("system.so")), ("MEMCTL_FAULTS", self.folder.path().join("orders"))]

@@ -26,16 +26,16 @@ use crate::certificates;
 
 const REQUEST: &str = "opentelemetry.proto.collector.metrics.v1.ExportMetricsServiceRequest";
 
-/// How a receiver answers.
+/// The response of a receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// It takes all.
+    /// It accepts everything.
     All,
-    /// It takes all but three points, and says why.
+    /// It accepts all but three points, with the reason.
     Part,
     /// It is overloaded.
     Unavailable,
-    /// Not at all (over HTTP).
+    /// It does not respond (over HTTP).
     Silence,
 }
 

@@ -51,8 +51,8 @@ impl Database {
     }
 }
 
-/// Starts a separate cluster in a folder; returns its URL. In a folder that has one already, starts that one on the
-/// same port.
+/// Starts a separate cluster in a folder; returns its URL. If the folder has a cluster already, starts it on the same
+/// port.
 ///
 /// # Panics
 /// When it does not start.
@@ -65,7 +65,7 @@ pub fn start(folder: &Path) -> String {
 
 /// Stops it.
 pub fn stop(folder: &Path) {
-    // It may be down already, if a test of its crashes failed.
+    // The cluster may be down already, if a test of its crashes failed.
     let _ = Command::new(script()).arg("stop").arg(folder).status();
 }
 
@@ -82,7 +82,7 @@ pub async fn pid_of_a_connection(url: &str) -> u32 {
     let pids = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()
         ORDER BY state_change DESC LIMIT 1";
     let pid: i32 = sqlx::query_scalar(pids).fetch_one(&mut connection).await.expect("a connection");
-    // The cluster is about to crash: closes without a goodbye.
+    // The cluster is about to crash, so the connection closes without a message.
     drop(connection);
     pid.unsigned_abs()
 }

@@ -1,7 +1,7 @@
 //! The real Prometheus and its promtool, in their own process and folder and on their own port; ended by their process
 //! ids.
 //!
-//! Refuses to skip: without the program the test fails and says how to get it.
+//! Refuses to skip: without the program the test fails and names the way to get it.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -31,7 +31,7 @@ fn program() -> PathBuf {
     )
 }
 
-/// Runs promtool, which lies next to Prometheus; returns its output and whether it succeeded.
+/// Runs promtool, which is next to Prometheus; returns its output and whether it succeeded.
 ///
 /// # Panics
 /// When it does not start.

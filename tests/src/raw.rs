@@ -1,4 +1,4 @@
-//! A raw client of ingest that can send what no agent would.
+//! A raw client of ingest that can send messages that no agent sends.
 
 use crate::source::Producer;
 use bytes::Bytes;
@@ -21,10 +21,10 @@ pub fn session(id: u8) -> SessionInfo {
     SessionInfo { devices: vec![DeviceInfo::default()], ..SessionInfo::live(SessionId([id; 16]), "wire", 1) }
 }
 
-/// A chunk of made events.
+/// A chunk of generated events.
 ///
 /// # Panics
-/// When the codec does not take them.
+/// When the codec rejects them.
 #[must_use]
 pub fn chunk(first: u64, count: usize) -> Bytes {
     let events: Vec<Event> = Producer::new(3).skip(first as usize).take(count).collect();
@@ -51,10 +51,10 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// Says hello; returns the first answer.
+    /// Sends a hello; returns the first response.
     ///
     /// # Panics
-    /// When there is none.
+    /// When there is no response.
     pub async fn open(channel: Channel, hello: Hello) -> (Self, Heard) {
         let (outbound, requests) = mpsc::channel(16);
         outbound.send(AgentMessage { body: Some(Said::Hello(hello)) }).await.unwrap();
@@ -64,10 +64,10 @@ impl Stream {
         (stream, first)
     }
 
-    /// Opens a session that must be welcome; returns the number to continue at.
+    /// Opens a session that must be accepted; returns the number to continue at.
     ///
     /// # Panics
-    /// When it is not.
+    /// When it is refused.
     pub async fn welcome(channel: Channel, session: &SessionInfo) -> (Self, u64) {
         let (stream, heard) = Self::open(channel, hello(session)).await;
         match heard {

@@ -23,7 +23,7 @@ pub fn folder(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("data/recordings").join(name)
 }
 
-/// What the training loop of a rank read: `rankN.json`.
+/// The counters that the training loop of a rank read: `rankN.json`.
 ///
 /// # Panics
 /// When it is not there.
@@ -34,7 +34,7 @@ pub fn truth(name: &str, rank: usize) -> Value {
     serde_json::from_str(&text).expect("a truth is JSON")
 }
 
-/// Writes the recording without its annotations into a folder below `place`, one file a rank, and names that folder.
+/// Writes the recording without its annotations into a folder below `place`, one file per rank; returns that folder.
 ///
 /// The list of annotations keeps its bytes and loses its name: the key is replaced by an unknown one of the same
 /// length.

@@ -1,4 +1,4 @@
-//! A TLS server that never answers on its first connections, and passes later ones on to a daemon.
+//! A TLS server that never responds on its first connections, and forwards later ones to a daemon.
 //!
 //! Guarantees: silent connections are counted, so that a test can assert that they happened.
 
@@ -21,7 +21,8 @@ pub struct Silent {
 }
 
 impl Silent {
-    /// Silent on this many connections, as this server; later ones are passed on to a port.
+    /// A server with this identity that is silent on its first `connections` connections; later ones are forwarded to a
+    /// port.
     ///
     /// # Panics
     /// When there is no port, or the files hold no identity.

@@ -1,7 +1,6 @@
-//! A seeded producer: a small allocator that knows afterwards what it produced.
+//! A seeded producer: a small allocator whose output can be computed again.
 //!
-//! It is the oracle of fault tests: its events are a pure function of its seed, so stored events can be compared one by
-//! one.
+//! Fault tests compare stored events with it one by one, because its events are a pure function of the seed.
 
 use memctl_model::{Action, Event, StackId};
 
@@ -29,7 +28,7 @@ impl Producer {
     }
 
     fn draw(&mut self, below: u64) -> u64 {
-        // Xorshift64: good enough to vary, the same everywhere.
+        // Xorshift64, which is sufficiently random and the same on every machine.
         self.state ^= self.state << 13;
         self.state ^= self.state >> 7;
         self.state ^= self.state << 17;

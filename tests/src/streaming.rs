@@ -1,4 +1,4 @@
-//! An agent that streams until it is stopped, and a check of what must be stored afterwards.
+//! An agent that streams until it is stopped, and a check of the stored data.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,7 +19,7 @@ pub const STEP: Duration = Duration::from_millis(5);
 /// How far production may run ahead of the store: a slow machine gets a slower training, not a backlog that outlasts
 /// the test.
 pub const AHEAD: u64 = 100_000;
-/// Longer than any fault of these tests lasts.
+/// Longer than any fault in these tests.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// An agent that streams.
@@ -30,7 +30,7 @@ pub struct Streaming {
     thread: JoinHandle<(Outcome, u64)>,
 }
 
-/// The session of a process that streams what [`Producer`] makes.
+/// The session of a process that streams the events of [`Producer`].
 #[must_use]
 pub fn session(name: &str) -> SessionInfo {
     // The producer's events have times from long ago.
@@ -112,7 +112,7 @@ impl Streaming {
         until(&format!("{} goes on", self.name), || self.stored() > before);
     }
 
-    /// Ends it, and asserts that everything was delivered and stored once, as it was produced.
+    /// Ends it, and asserts that every produced event was delivered and stored exactly once.
     ///
     /// # Panics
     /// When it is not.
@@ -126,8 +126,8 @@ impl Streaming {
     }
 }
 
-/// Asserts that what is stored of a process is the beginning of what it produced: at least `known` events, and all of
-/// them if `produced` is given.
+/// Asserts that the stored events of a process are the first ones that it produced: at least `known` events, or all
+/// `produced` events if that is given.
 ///
 /// # Panics
 /// When it is not.
@@ -153,7 +153,7 @@ pub async fn compare(url: &str, name: &str, known: u64, produced: Option<u64>) {
 /// Waits for a state.
 ///
 /// # Panics
-/// When it does not come.
+/// When the state is not reached in time.
 pub fn until(what: &str, mut done: impl FnMut() -> bool) {
     let began = Instant::now();
     while !done() {
@@ -165,7 +165,7 @@ pub fn until(what: &str, mut done: impl FnMut() -> bool) {
 /// The same for a condition that reports why it does not hold yet.
 ///
 /// # Panics
-/// When it does not come, with the last reason.
+/// When the state is not reached in time, with the last reason.
 pub fn until_ok(what: &str, mut done: impl FnMut() -> Result<(), String>) {
     let began = Instant::now();
     while let Err(why) = done() {

@@ -1,7 +1,7 @@
 //! A training process like one with the Python package, but without Python: it writes events, stacks and marks into a
-//! region that a real agent hosts, and takes requests at the ends of its steps.
+//! region that a real agent hosts, and accepts requests at the ends of its steps.
 //!
-//! The test supplies its answers. Refuses to sleep.
+//! The test supplies its responses. Nothing here sleeps.
 
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -27,7 +27,7 @@ const STEPS: u64 = 8;
 /// Bytes that each step keeps.
 pub const KEPT: u64 = 8 * MIB;
 const BASE: u64 = 1 << 40;
-/// Bytes below the blocks that are kept: the model and each step's temporaries.
+/// Bytes at addresses below the kept blocks: the model and each step's temporaries.
 const BELOW: u64 = 96 * MIB;
 
 /// The reader of the region.
@@ -46,7 +46,7 @@ pub struct Trainer {
     work: StackId,
     keep: StackId,
     host: Host,
-    /// Whether it goes on keeping blocks: a finding ends when growth stops.
+    /// Whether it continues to keep blocks, because a finding ends when growth stops.
     leaks: bool,
     kept: u64,
     epoch: u32,
@@ -61,7 +61,7 @@ fn region() -> Arc<Region> {
     region
 }
 
-/// A stack of one frame of the user's own; gives its id.
+/// Defines a stack with one frame of the user's own code; returns its id.
 fn define(dictionary: &mut dictionary::Writer, number: u32, function: &str, line: u32) -> StackId {
     let file = "/home/me/train.py";
     let mut code = Vec::new();
@@ -104,7 +104,7 @@ impl Trainer {
         Self::over(region, Host::Own(Box::new(agent)))
     }
 
-    /// Starts one behind a launcher's socket.
+    /// Starts one that connects to a launcher's socket.
     ///
     /// # Panics
     /// When the launcher does not accept it.
@@ -140,7 +140,6 @@ impl Trainer {
     }
 
     /// A step, which keeps a block if `keeps` is set; every eighth ends an epoch. Returns the request taken at its end.
-    /// taken at its end.
     pub fn step(&mut self, keeps: bool) -> Option<Asked> {
         self.mark(&MarkKind::StepBegin(self.step));
         self.event(Action::Alloc, BASE + 64 * MIB, 32 * MIB, self.work);
@@ -165,7 +164,8 @@ impl Trainer {
         self.leaks = true;
     }
 
-    /// Eight epochs whose steps keep a block each, so that growth is found; the steps of [`Self::meanwhile`], too.
+    /// Eight epochs whose steps keep a block each, so that growth is found; the steps of [`Self::meanwhile`] keep
+    /// blocks as well.
     ///
     /// # Panics
     /// When a request arrives already.
@@ -202,7 +202,7 @@ impl Trainer {
         child.wait_with_output().expect("its output")
     }
 
-    /// Ends the session; what an agent in this process still holds is stored.
+    /// Ends the session; an agent in this process first stores its remaining data.
     ///
     /// # Panics
     /// When it cannot be stored.

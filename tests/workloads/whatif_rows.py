@@ -1,4 +1,4 @@
-"""Truth for `memctl what-if`: trainings under many allocator settings and limits, each row a process of its own.
+"""Truth for `memctl what-if`: trainings under many allocator settings and limits; each row is a separate process.
 
     RUN=$(tests/fakegpu/setup 2.11.0)
     $RUN python tests/workloads/whatif_rows.py OUT [--jobs N] [--only NAME ...] [--few]

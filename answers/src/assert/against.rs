@@ -1,4 +1,4 @@
-//! `--against JOB`: not worse than another job, by its peaks and by its findings.
+//! `--against JOB`: the job must not be worse than another job, by peaks and by findings.
 
 use memctl_analysis::proof_limits;
 use memctl_model::finding::Growth;
@@ -13,7 +13,7 @@ use crate::report::{Rank, Report};
 /// A figure of a rank.
 type Read = fn(&Rank) -> Option<u64>;
 
-/// The conditions that another job sets, checked.
+/// Checks the conditions that follow from another job.
 pub(super) fn checks(report: &Report, other: &Report, terms: &Terms) -> Vec<Checked> {
     let name = &other.job.id;
     let peaks: [(&str, Read, _); 2] = [
@@ -39,9 +39,9 @@ pub(super) fn checks(report: &Report, other: &Report, terms: &Terms) -> Vec<Chec
     checks
 }
 
-/// Whether it has a finding that the other job does not have.
+/// Whether the job has a finding that the other job does not have.
 fn findings(report: &Report, other: &Report, terms: &Terms) -> Checked {
-    // Ids differ between jobs: what is the same in both is the kind and the place.
+    // Ids differ between jobs, so findings are compared by kind and place.
     let place = |finding: &Finding| {
         let site = finding.site.as_ref().map(|site| (site.frame.function.clone(), site.frame.file.clone()));
         (finding.kind.clone(), site, finding.subject.clone())
@@ -60,7 +60,8 @@ fn findings(report: &Report, other: &Report, terms: &Terms) -> Checked {
     }
 }
 
-/// What was analysed of the other job and not of this one: the absence of such a finding here means nothing.
+/// Kinds that were analysed in the other job and not in this one. The absence of such findings in this job means
+/// nothing.
 fn less_judged(report: &Report, other: &Report, terms: &Terms) -> Option<Checked> {
     let only_there = |not: &&NotJudged| {
         let is_judged_there = |kind| other.scope.has_judged(kind) && !is_slow(kind);
@@ -70,8 +71,8 @@ fn less_judged(report: &Report, other: &Report, terms: &Terms) -> Option<Checked
     Some(verdict(Outcome::Inconclusive, not_judged_words(not)))
 }
 
-/// Growth beside live tensors shows over many measurements or epochs: a few seconds more or less decide whether a short run
-/// has them, so these kinds are named and decide nothing.
+/// Whether a kind is about growth beside live tensors. Such growth is visible only over many measurements or epochs,
+/// and a few seconds decide whether a short run has them. So these kinds are named but decide nothing.
 fn is_slow(kind: FindingKind) -> bool {
     kind.growth() == Some(Growth::Beside)
 }

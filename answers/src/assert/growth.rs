@@ -1,4 +1,4 @@
-//! `growth<1MiB/epoch`: the fastest growth, of ranks at epoch ends or in findings.
+//! `growth<1MiB/epoch`: a limit for the fastest growth, of ranks at epoch ends or in findings.
 //!
 //! Guarantees: the absence of faster growth counts only if growth was analysed.
 
@@ -33,7 +33,7 @@ fn of_epochs(report: &Report, limit: Limit<u64>, terms: &Terms) -> Checked {
     }
 }
 
-/// A rank's growth from epoch end to epoch end, of those that were chosen.
+/// The growth of a rank between the selected epoch ends.
 fn rate_of(rank: &Rank, terms: &Terms) -> Option<i64> {
     if terms.after_epoch.is_none() {
         return rank.growth_bytes_per_epoch;
@@ -43,7 +43,7 @@ fn rate_of(rank: &Rank, terms: &Terms) -> Option<i64> {
     growth_bytes_per_epoch(&series).map(|rate| rate as i64)
 }
 
-/// Rates by step and minute are those of findings, suspected ones included: without a finding nothing was seen to grow.
+/// Growth per step or minute comes from findings, including suspected ones. Without a finding no growth was observed.
 fn of_findings(
     report: &Report,
     limit: Limit<u64>,
@@ -56,7 +56,7 @@ fn of_findings(
     match fastest {
         Some((rate, finding)) => {
             let mut checked = told(limit, per, rate, finding.ranks.first().copied());
-            // Growth above the limit fails at once; a pass needs an analysed job.
+            // Growth above the limit fails at once. The condition holds only if the job was analysed.
             if let Some(open) = not_judged(report, terms).filter(|_| checked.verdict == Outcome::Holds) {
                 checked = Checked { value_bytes: checked.value_bytes, rank: checked.rank, ..open };
             }

@@ -1,4 +1,4 @@
-//! `memctl assert` as data: each condition with the figure it was decided by.
+//! `memctl assert` as data: each condition with the figure that decided it.
 //!
 //! Guarantees: a condition holds only on sufficient data: a pass is inconclusive on a job that still runs, ended badly,
 //! was not recorded completely or could not be analysed, unless that is allowed; evidence against a condition counts at
@@ -26,7 +26,7 @@ use crate::conditions::{Asks, Condition, Limit, Tolerance};
 use crate::format::csv::Cell;
 use crate::format::text::{plural, rank_list};
 
-/// How the conditions are meant.
+/// Options for the evaluation of conditions.
 #[derive(Clone, Debug, Default)]
 pub struct Terms {
     /// Only what comes once this epoch has ended.
@@ -65,7 +65,7 @@ pub struct Verdicts {
     pub verdict: Option<Verdict>,
 }
 
-/// A condition and what came of it.
+/// A condition and its outcome.
 #[derive(Clone, Debug, Serialize)]
 pub struct Checked {
     /// As it was typed.
@@ -84,7 +84,7 @@ pub struct Checked {
     pub findings: Vec<String>,
 }
 
-/// What came of a condition.
+/// The outcome of a condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
@@ -97,7 +97,7 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// As people read it.
+    /// The outcome in words.
     #[must_use]
     pub const fn words(self) -> &'static str {
         match self {
@@ -139,10 +139,10 @@ impl Verdicts {
         }
     }
 
-    /// Whether all of them hold.
+    /// Whether all conditions hold.
     ///
     /// # Errors
-    /// A condition that does not hold, or cannot be decided, as a sentence.
+    /// A sentence about a condition that does not hold or cannot be decided.
     pub fn outcome(&self) -> Result<(), String> {
         if self.holds {
             return Ok(());
@@ -161,7 +161,7 @@ impl Verdicts {
     }
 }
 
-/// Why the data does not suffice.
+/// The reasons why the data does not suffice.
 fn incomplete(report: &Report, terms: &Terms) -> Vec<String> {
     let mut reasons = Vec::new();
     match report.job.state {
@@ -202,7 +202,7 @@ fn against<'a>(report: &'a Report, terms: &Terms, counts: fn(FindingKind) -> boo
     concerning(report, terms, counts).into_iter().filter(|finding| finding.hurts()).collect()
 }
 
-/// Findings of these kinds about the ranks that were chosen.
+/// Findings of these kinds about the selected ranks.
 fn concerning<'a>(report: &'a Report, terms: &Terms, counts: fn(FindingKind) -> bool) -> Vec<&'a Finding> {
     let chosen = |finding: &Finding| {
         terms.ranks.is_empty()
@@ -225,7 +225,8 @@ fn check(report: &Report, condition: &Condition, terms: &Terms) -> Checked {
         Asks::Growth(limit, per) => growth::growth(report, limit, per, terms),
         Asks::Unused(limit) => unused(report, limit, terms),
     };
-    // What is known speaks against a condition at once; that it holds, or cannot be decided, has this reason first.
+    // Known evidence decides against a condition at once. If the condition holds or is undecided, this reason takes
+    // precedence.
     if checked.verdict != Outcome::DoesNotHold
         && let Some(because) = nothing_follows(report, terms)
     {
@@ -235,7 +236,7 @@ fn check(report: &Report, condition: &Condition, terms: &Terms) -> Checked {
     checked
 }
 
-/// Why nothing can be said of what follows the epoch that was named: no later one has ended on some rank.
+/// Why nothing is known after the named epoch: on some rank no later epoch has ended.
 fn nothing_follows(report: &Report, terms: &Terms) -> Option<String> {
     let after = terms.after_epoch?;
     let last = |rank: &Rank| rank.epoch_ends.iter().map(|end| end.epoch).max();
@@ -256,7 +257,7 @@ fn verdict(verdict: Outcome, because: String) -> Checked {
     }
 }
 
-/// Findings speak against it.
+/// A condition that does not hold because of these findings.
 fn found(findings: &[&Finding]) -> Option<Checked> {
     let worst = findings.first()?;
     let more = match findings.len() - 1 {
@@ -267,7 +268,7 @@ fn found(findings: &[&Finding]) -> Option<Checked> {
     Some(Checked { findings, ..verdict(Outcome::DoesNotHold, format!("{}{more}", worst.title)) })
 }
 
-/// That none failed is said only where events were recorded.
+/// The absence of failed requests is reported only if events were recorded.
 fn no_oom(report: &Report, terms: &Terms) -> Checked {
     let fails = |finding: &&Finding| finding.known_kind() == Some(FindingKind::Oom) || finding.filled_device;
     let failed: Vec<&Finding> = concerning(report, terms, |_| true).into_iter().filter(fails).collect();
@@ -285,7 +286,7 @@ fn no_oom(report: &Report, terms: &Terms) -> Checked {
         .unwrap_or_else(|| verdict(Outcome::Holds, "no request failed".to_owned()))
 }
 
-/// Without events nothing is known of requests, unless that is allowed.
+/// Inconclusive if a rank has no events, because its requests are unknown, unless that is allowed.
 fn no_events(report: &Report, terms: &Terms) -> Option<Checked> {
     let rank = report.ranks.iter().find(|rank| rank.events == 0 && !terms.allow_incomplete)?;
     Some(verdict(Outcome::Inconclusive, format!("no event was recorded of rank {}", rank.rank)))
@@ -314,7 +315,7 @@ fn not_judged(report: &Report, terms: &Terms) -> Option<Checked> {
     Some(verdict(Outcome::Inconclusive, format!("{}{remedy}", not.reason)))
 }
 
-/// Growth that may still turn out a leak, unless that is allowed.
+/// Inconclusive if growth may still turn out to be a leak, unless that is allowed.
 fn suspected(report: &Report, terms: &Terms, counts: fn(FindingKind) -> bool) -> Option<Checked> {
     let findings = concerning(report, terms, counts);
     let worst = findings.first().filter(|_| !terms.allow_suspected)?;
@@ -323,7 +324,7 @@ fn suspected(report: &Report, terms: &Terms, counts: fn(FindingKind) -> bool) ->
     Some(Checked { findings: ids, ..verdict(Outcome::Inconclusive, because) })
 }
 
-/// Memory that grows for a reason that is open, or into what has no room, as the verdict says.
+/// The outcome if, by the verdict, memory grows for an open reason or fills a container that does not fit.
 fn growing(report: &Report, terms: &Terms) -> Option<Checked> {
     let Some(known) = &report.verdict else { return suspected(report, terms, FindingKind::fills) };
     let because = known.sentence.trim_end_matches('.').to_owned();
@@ -337,7 +338,7 @@ fn growing(report: &Report, terms: &Terms) -> Option<Checked> {
 
 fn no_leak(report: &Report, terms: &Terms) -> Checked {
     let leaks = against(report, terms, FindingKind::fills);
-    // A finding of growth whose cause is open is no proof of a leak.
+    // A finding about growth with an open cause does not prove a leak.
     let open = growing(report, terms).filter(|checked| checked.verdict == Outcome::Inconclusive);
     open.or_else(|| found(&leaks))
         .or_else(|| growing(report, terms))
@@ -345,7 +346,7 @@ fn no_leak(report: &Report, terms: &Terms) -> Checked {
         .unwrap_or_else(|| verdict(Outcome::Holds, no_known_leak(report)))
 }
 
-/// Why `no-leak` holds: nothing grows, or what grows was accepted.
+/// Why `no-leak` holds: nothing grows, or the growth was accepted.
 fn no_known_leak(report: &Report) -> String {
     match report.verdict.as_ref().filter(|verdict| verdict.is_open()) {
         Some(open) => {
@@ -363,7 +364,7 @@ fn stable(report: &Report, terms: &Terms) -> Checked {
     }
     let is_released = report.verdict.as_ref().and_then(Verdict::known_kind) == Some(VerdictKind::Released);
     let rises = report.ranks.iter().filter_map(|rank| rise(rank, terms, is_released));
-    // How far beyond its tolerance: the rank that is worst off decides, not the one that rose most.
+    // The rank that exceeds its tolerance most decides, not the rank that rose most.
     let Some(worst) = rises.max_by_key(|rise| (rise.by.saturating_sub(rise.tolerance), rise.by, Reverse(rise.rank)))
     else {
         return verdict(Outcome::Inconclusive, "no epoch end has a figure".to_owned());
@@ -380,7 +381,7 @@ fn stable(report: &Report, terms: &Terms) -> Checked {
     Checked { value_bytes: Some(worst.by), rank: Some(worst.rank), ..verdict(Outcome::of(holds), because) }
 }
 
-/// A loop without epochs has no epoch ends to compare: its verdict says whether its memory was flat.
+/// A loop without epochs has no epoch ends to compare: the verdict decides whether its memory was flat.
 fn without_epochs(report: &Report, terms: &Terms) -> Option<Checked> {
     let has_epochs = report.ranks.iter().any(|rank| rank.epoch_ends.len() >= proof_limits::STABLE_ENDS_MIN);
     let known = report.verdict.as_ref().filter(|_| !has_epochs && terms.after_epoch.is_none())?;
@@ -404,8 +405,8 @@ struct Rise {
     tolerance: u64,
 }
 
-/// `is_released`: memory rises within each epoch and is given back. The last epoch's end, which no next epoch shows, may be
-/// that of its last step: what was given back after it does not count.
+/// `is_released`: memory rises within each epoch and is freed. The end of the last epoch may be that of its last step,
+/// because no next epoch follows. So the last end does not count then.
 fn rise(rank: &Rank, terms: &Terms, is_released: bool) -> Option<Rise> {
     let mut values: Vec<u64> = ends(rank, terms).into_iter().filter_map(|end| end.allocated_bytes).collect();
     if let Some((last, left)) = values.last_mut().zip(rank.end_allocated_bytes).filter(|_| is_released) {
@@ -421,8 +422,7 @@ fn rise(rank: &Rank, terms: &Terms, is_released: bool) -> Option<Rise> {
     Some(Rise { rank: rank.rank, ends: values.len(), first, by: highest - first, tolerance })
 }
 
-/// The first epoch from whose end on every rank's level is stable: what `stable --after-epoch` may be asked of a job like
-/// this one.
+/// The first epoch from whose end every rank's level is stable: the value for `stable --after-epoch` in a similar job.
 #[must_use]
 pub fn settled_after(report: &Report) -> Option<u32> {
     let series = |rank: &Rank| -> Vec<(u32, u64)> {
@@ -439,10 +439,10 @@ type OfEpoch = fn(&EpochEnd) -> Option<u64>;
 const ALLOCATED: OfEpoch = |end| end.epoch_peak_allocated_bytes;
 const RESERVED: OfEpoch = |end| end.epoch_peak_reserved_bytes;
 
-/// The peak of a rank: of the whole job, or of the epochs behind the one that was named. `None` where that is not known.
+/// The peak of a rank: of the whole job, or of the epochs after the named one. `None` if it is not known.
 fn peak_of(rank: &Rank, terms: &Terms, whole: fn(&Rank) -> Option<u64>, within: OfEpoch) -> Option<u64> {
     let Some(after) = terms.after_epoch else { return whole(rank) };
-    // What the epochs behind it reached; the epoch itself came before its end.
+    // The peaks of later epochs only, because the named epoch precedes its own end.
     let later = rank.epoch_ends.iter().filter(|end| end.epoch > after);
     later.filter_map(within).filter(|&peak| peak > 0).max()
 }
@@ -462,7 +462,7 @@ fn peak(
     let because = format!("{} at most, on rank {rank}", HumanBytes::of(bytes));
     let mut checked =
         Checked { value_bytes: Some(bytes), rank: Some(rank), ..verdict(Outcome::of(limit.holds(&bytes)), because) };
-    // What is known speaks against it at once; that it holds takes every rank.
+    // Known values decide against it at once; it holds only if every rank is known.
     if checked.verdict == Outcome::Holds && known.len() < report.ranks.len() {
         let missing: Vec<u32> = report.ranks.iter().filter(|rank| of(rank).is_none()).map(|rank| rank.rank).collect();
         checked.verdict = Outcome::Inconclusive;
@@ -484,7 +484,8 @@ fn reserved_to_allocated(report: &Report, limit: Limit<f64>, terms: &Terms) -> C
     told_of_all(report, limit, (ratio, rank), |rank| of(rank).is_some())
 }
 
-/// The highest ratio, and whether every rank has one: what is known speaks against it at once, that it holds takes them all.
+/// Checks the highest ratio. Known values decide against the condition at once; it holds only if every rank has a
+/// value.
 fn told_of_all(
     report: &Report,
     limit: Limit<f64>,
@@ -552,7 +553,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// A job whose rank has so many bytes at its epoch ends, and 42 MiB behind the last one.
+    /// A job whose rank has these bytes at its epoch ends, and 42 MiB after the last one.
     fn report(kind: &str, ends: &[u64]) -> Report {
         let end = |(epoch, &bytes): (usize, &u64)| EpochEnd {
             epoch: epoch as u32,

@@ -1,7 +1,8 @@
 //! `memctl diagnose` as data: the six questions of a methodical diagnosis, answered with a job's figures.
 //!
-//! Guarantees: the same words on the page and in JSON, with the figures they rest on. Works for every kind of finding,
-//! and for a job without findings, stacks, epochs or an end. Analyses nothing: the findings are the daemon's.
+//! Guarantees: the same words on the page and in JSON, with the figures on which they are based. Works for every kind
+//! of finding, and for a job without findings, stacks, epochs or an end. Analyses nothing: the findings are the
+//! daemon's.
 
 mod proving;
 mod remedy;
@@ -59,7 +60,7 @@ pub struct Diagnosis {
     pub report: Report,
 }
 
-/// Stands above the code of a [`Question`].
+/// Precedes the code of a [`Question`].
 pub const EXAMPLE: &str = "The pattern as an example, which is not your code:";
 
 /// A question and its answer.
@@ -83,7 +84,7 @@ impl Question {
     }
 }
 
-/// How much a rank uses, and by what.
+/// How much memory a rank uses, and for what.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Usage {
     /// The rank.
@@ -123,7 +124,7 @@ pub struct Usage {
     pub without_stack_bytes: Option<u64>,
 }
 
-/// A site's part of what is live.
+/// A site's share of the live memory.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Share {
     /// The innermost frame of the user's own code.
@@ -132,7 +133,7 @@ pub struct Share {
     pub live_bytes: u64,
 }
 
-/// The rank of the process that a note is about: of those that its finding names (else of all), the one that reserved most.
+/// The rank that a note is about: among the ranks of the finding, or else among all ranks, the one that reserved most.
 #[must_use]
 pub fn rank_of(report: &Report) -> Option<&Rank> {
     let main = words::main(report);
@@ -147,8 +148,8 @@ pub fn rank_of(report: &Report) -> Option<&Rank> {
 }
 
 impl Diagnosis {
-    /// From a report, the live memory of [`rank_of`] it at the end of the last epoch and its ledger at the peak; what
-    /// `replay` says of its allocator settings comes with it; `flags` reach the same store.
+    /// Makes a diagnosis from a report, from the live memory of its [`rank_of`] at the end of the last epoch, and from
+    /// that rank's ledger at the peak. `replay` is the advice on allocator settings; `flags` reach the same store.
     #[must_use]
     pub fn new(
         mut report: Report,
@@ -164,10 +165,10 @@ impl Diagnosis {
         let usage = rank_of(&report).map(|rank| {
             let is_it = |process: &str, number: u32| number == rank.rank && process == rank.process;
             let live = sites.and_then(|sites| sites.ranks.iter().find(|live| is_it(&live.process, live.rank)));
-            // What is kept is named by the call that keeps it; everything else by the line that allocates it, as elsewhere.
+            // Retained memory is named by the call that retains it, all other memory by the line that allocates it.
             let leak = main.filter(|finding| finding.known_kind().is_some_and(FindingKind::is_leak));
             let kept_by = leak.and_then(|finding| finding.site.as_ref()).map(|site| &site.frame);
-            // Of several devices the fullest.
+            // If there are several devices, the fullest is used.
             let devices = peak.iter().flat_map(|peak| &peak.ranks).map(|listed| &listed.rank);
             let peak = devices
                 .filter(|ledger| is_it(&ledger.process, ledger.rank))
@@ -192,7 +193,8 @@ impl Diagnosis {
 }
 
 impl Diagnosis {
-    /// Why the absence of findings means nothing: no finding hurts, and growth could not have been found.
+    /// The gap because of which the absence of findings means nothing: no finding is a warning or worse, and growth
+    /// could not have been found.
     #[must_use]
     pub fn inconclusive(&self) -> Option<&NotJudged> {
         self.scope.undecided(&self.findings)
@@ -227,7 +229,8 @@ fn summary(report: &Report) -> String {
 impl Usage {
     fn new(rank: &Rank, live: Option<&RankSites>, peak: Option<&RankLedger>, kept_by: Option<&Frame>) -> Self {
         let sample = rank.sample.as_ref();
-        // Of an epoch's end, because that is when the sites are known: at the record's end the last epoch's may be gone.
+        // Levels are those of an epoch's end, because the sites are known there. At the end of the recording the memory
+        // of the last epoch may be freed.
         let end = rank.epoch_ends.last();
         let level = |of_end: fn(&EpochEnd) -> Option<u64>, of_rank| end.map_or(of_rank, of_end);
         let mut usage = Self {
@@ -264,8 +267,8 @@ impl Usage {
         usage
     }
 
-    /// What is live, by site. What was allocated under the frame
-    /// that the finding names counts as that frame's, so that the note speaks of one thing by one name.
+    /// Adds live memory by site. Memory that was allocated under the finding's frame counts as that frame's, so that
+    /// the note uses one name for it.
     fn add(&mut self, live: &RankSites, kept_by: Option<&Frame>) {
         let mut sites: HashMap<&Frame, u64> = HashMap::new();
         let mut unknown = 0_u64;

@@ -49,17 +49,17 @@ pub(super) fn proof(
     Question { commands: vec![format!("{run} -- ..."), check], ..Question::new(TITLE, judgeable(report)) }
 }
 
-/// What has to be done first if the run after the change could not be analysed either.
+/// Advice to follow first if the run after the change could not be analysed either.
 fn judgeable(report: &Report) -> Vec<String> {
     let Some(not) = report.scope.inconclusive() else { return Vec::new() };
     let remedy = not.remedy.as_deref().map_or(String::new(), |remedy| format!(": {remedy}"));
     vec![format!("The next run must be recorded so that it can be judged{remedy}.")]
 }
 
-/// A job without findings: what a run of the same kind has to hold, as this one does.
+/// A job without findings: the conditions that a similar run has to fulfil, as this one does.
 fn keep(report: &Report, usage: Option<&Usage>, flags: &str) -> Question {
     if !judgeable(report).is_empty() {
-        // This one can prove nothing any more.
+        // This run cannot prove anything any more.
         let again = named_after(&report.job, "-again");
         let commands =
             vec![format!("{} -- ...", command("run", &again, "", flags)), command("assert", &again, "no-leak", flags)];
@@ -82,7 +82,7 @@ fn keep(report: &Report, usage: Option<&Usage>, flags: &str) -> Question {
     Question { commands: vec![command("assert", &report.job, &conditions, flags)], ..Question::new(TITLE, texts) }
 }
 
-/// A job that grows without a finding: what shows whether a change stopped it.
+/// A job that grows without a finding: the conditions that show whether a change stopped the growth.
 fn stopped(report: &Report, flags: &str) -> Question {
     let fixed = named_after(&report.job, "-fixed");
     let conditions = told(report, &["no-leak", "stable"], settling(report));
@@ -95,13 +95,13 @@ fn stopped(report: &Report, flags: &str) -> Question {
     Question { commands: vec![format!("{run} -- ..."), check], ..Question::new(TITLE, texts) }
 }
 
-/// The epoch after which `stable` is asked: the second, as long as this job has enough of them.
+/// The epoch for `stable --after-epoch`: the second one, if this job has enough epochs.
 fn settling(report: &Report) -> Option<u32> {
     let ends = report.ranks.iter().map(|rank| rank.epoch_ends.len()).min().unwrap_or(0);
     (ends > proof_limits::STABLE_ENDS_MIN).then_some(1)
 }
 
-/// Those of these conditions that this job's data can decide; what they find now is what has to be fixed.
+/// The conditions that this job's data can decide. A condition that fails now shows what has to be fixed.
 fn told(report: &Report, conditions: &[&str], after: Option<u32>) -> Option<String> {
     let can_tell = |condition: &&&str| {
         verdict(report, condition, after, OpenGrowth::Accepted).is_some_and(|verdict| verdict != Outcome::Inconclusive)
@@ -118,23 +118,23 @@ fn less_fragmented(report: &Report, usage: Option<&Usage>) -> Option<String> {
 }
 
 fn fits(report: &Report, usage: Option<&Usage>) -> Option<String> {
-    // Where the device's size is not known, that no request fails has to do.
+    // If the device's size is not known, only `no-oom` is proposed.
     let total = usage?.device_total_bytes?;
     let peak = format!("peak_reserved<={}", in_mib(proof_limits::device_limit(total)));
     told(report, &["no-leak", &peak], None)
 }
 
-/// Whether growth whose cause is open leaves `no-leak` undecided, as it does for the command that is printed, or is accepted.
+/// Whether growth with an open cause leaves `no-leak` undecided, as in the printed command, or is accepted.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum OpenGrowth {
     Counts,
     Accepted,
 }
 
-/// What comes of a condition on this very job, whether it still runs or ended badly.
+/// The outcome of a condition on this job, even if it still runs or ended badly.
 fn verdict(report: &Report, condition: &str, after: Option<u32>, open: OpenGrowth) -> Option<Outcome> {
     let condition: Condition = condition.parse().ok()?;
-    // The figures of a job that ended badly count all the same; growth that could not be analysed stays undecided.
+    // The figures of a job that ended badly count as well; growth that could not be analysed stays undecided.
     let mut report = report.clone();
     report.job.state = JobState::Finished;
     report.completeness.exact = true;
@@ -145,7 +145,7 @@ fn verdict(report: &Report, condition: &str, after: Option<u32>, open: OpenGrowt
     verdicts.conditions.first().map(|checked| checked.verdict)
 }
 
-/// As a shell takes them.
+/// The conditions, quoted for a shell.
 fn typed(conditions: &[String], after: Option<u32>) -> String {
     let quoted = |condition: &String| match condition.contains('<') {
         true => format!("'{condition}'"),
@@ -158,12 +158,12 @@ fn typed(conditions: &[String], after: Option<u32>) -> String {
     line
 }
 
-/// Whole mebibytes, upwards, as conditions take them.
+/// Whole mebibytes, rounded up, in the notation of conditions.
 fn in_mib(bytes: u64) -> String {
     format!("{}MiB", bytes.div_ceil(1 << 20))
 }
 
-/// The job's name with `-fixed` or the like behind it, as long as names may be.
+/// The job's name with a suffix such as `-fixed`, cut to the length limit of names.
 fn named_after(job: &Job, suffix: &str) -> Job {
     let mut id = job.name.clone();
     let mut most = memctl_model::limits::LABEL_BYTES_MAX.saturating_sub(suffix.len()).min(id.len());

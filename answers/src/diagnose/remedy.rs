@@ -1,12 +1,12 @@
-//! What memctl knows of each kind beyond its finding: the pattern in a sentence, the change as code, the proof.
+//! The knowledge about each kind of finding: the pattern in a sentence, the change as code, the proof.
 //!
-//! Guarantees: every kind has a proof that `memctl assert`, `query` or `ranks` can give. Code stands only where one
-//! change fits nearly always; it is an example of the pattern, not the user's line. Refuses allocator settings: a replay of the
-//! job says what they would do (`advice.rs`).
+//! Guarantees: every kind has a proof that `memctl assert`, `query` or `ranks` can check. Code is shown only if one
+//! change fits nearly always; it is an example of the pattern, not the user's line. Allocator settings are not part of
+//! it, because only a replay of the job shows their effect (`advice.rs`).
 
 use memctl_model::{FindingKind, Pattern};
 
-/// What is known of a kind.
+/// The knowledge about one kind.
 pub struct Remedy {
     /// The pattern behind it.
     pub pattern: &'static str,
@@ -18,7 +18,7 @@ pub struct Remedy {
     pub proof: Proof,
 }
 
-/// How to prove that a change worked, once the job ran again.
+/// How to prove that a change worked, after another run of the job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Proof {
     /// `memctl assert` that no live tensors grow and the level at epoch ends stays.
@@ -37,8 +37,8 @@ pub enum Proof {
     Ranks,
 }
 
-/// What is known of this kind and of the pattern that its finding names; for a kind of a newer daemon, that its findings
-/// shall be gone.
+/// The remedy for a kind and for the pattern that its finding names. For a kind of a newer daemon, the proof is only
+/// that its findings disappear.
 #[must_use]
 pub fn remedy(kind: Option<FindingKind>, pattern: Option<Pattern>) -> Remedy {
     use FindingKind as Kind;
@@ -117,7 +117,7 @@ pub fn remedy(kind: Option<FindingKind>, pattern: Option<Pattern>) -> Remedy {
     }
 }
 
-/// Live tensors that something keeps.
+/// Live tensors that are retained.
 fn kept(kind: Option<FindingKind>, pattern: Option<Pattern>) -> Remedy {
     let proof = Proof::NoLeak;
     match kind {
@@ -143,7 +143,7 @@ fn kept(kind: Option<FindingKind>, pattern: Option<Pattern>) -> Remedy {
     }
 }
 
-/// Leaked tensors, by what the code does.
+/// Leaked tensors, by the pattern of the code.
 fn kept_by(pattern: Option<Pattern>) -> Remedy {
     let proof = Proof::NoLeak;
     match pattern {

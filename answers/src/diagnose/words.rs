@@ -1,6 +1,6 @@
-//! The six answers in words, from figures that were looked up before.
+//! The six answers in words, from figures that were collected before.
 //!
-//! Guarantees: an answer that the data does not carry says so and why; no figure is named that is not there.
+//! Guarantees: an answer that the data does not support states this and the reason; unknown figures are not shown.
 
 use memctl_analysis::{display_threshold, proof_limits};
 use memctl_model::{FindingKind, HumanBytes, JobState, Pattern};
@@ -18,9 +18,9 @@ use crate::naming::{command, place};
 use crate::report::{Rank, Report};
 use crate::verdict::Verdict;
 
-/// The class of what no rule knows.
+/// The class of memory that no rule classifies.
 const UNKNOWN: &str = "unknown";
-/// Callers behind a line.
+/// Callers shown after a line.
 const CALLERS: usize = 3;
 /// Chains from a module to a tensor.
 const CHAINS: usize = 2;
@@ -44,7 +44,7 @@ pub fn questions(report: &Report, usage: Option<&Usage>, replay: Option<&Advice>
     ]
 }
 
-/// The finding that the note is about: the worst; one that is only good to know does for a job that has no other.
+/// The finding that the note is about: the worst one, or one for information only if the job has no other.
 #[must_use]
 pub fn main(report: &Report) -> Option<&Finding> {
     report.findings.first()
@@ -76,11 +76,11 @@ fn used(usage: Option<&Usage>) -> Vec<String> {
     vec![levels, by_what(usage)]
 }
 
-/// ` (58 % activations, 20 % optimizer state, 2 % unknown)`: what the most was for.
+/// ` (58 % activations, 20 % optimizer state, 2 % unknown)`: the classes with most memory.
 fn by_class(usage: &Usage) -> String {
     let mut classes: Vec<_> =
         usage.peak_classes.iter().filter(|class| display_threshold::is_class_named(class.share)).collect();
-    // What no rule knows comes last, however much it is.
+    // Memory of unknown class comes last, whatever its size.
     classes.sort_by_key(|share| (share.class == UNKNOWN, std::cmp::Reverse(share.live_bytes)));
     let part = |share: &ClassShare| format!("{:.0} % {}", 100.0 * share.share, safe(&share.class.replace('_', " ")));
     let parts: Vec<String> = classes.into_iter().map(part).collect();
@@ -115,12 +115,12 @@ fn growing(report: &Report) -> impl Iterator<Item = &Finding> {
 
 fn growth(report: &Report) -> Vec<String> {
     let Some(worst) = growing(report).next() else {
-        // What grew, stopped, fills or is given back is measured, whether a finding is about it or not.
+        // A verdict about growth, its end, filling or release has a measured amount, even without a finding.
         let measured = report.verdict.as_ref().filter(|verdict| verdict.grown_bytes.is_some());
         return vec![measured.map_or_else(|| no_growth(report), |verdict| verdict.sentence.clone())];
     };
     let mut text = if worst.hurts() { "Yes".to_owned() } else { "Perhaps".to_owned() };
-    // A step's share of what grows once an epoch says nothing more.
+    // If memory grows once an epoch, its average per step adds nothing.
     let once =
         Finding { bytes_per_step: worst.bytes_per_step.filter(|_| worst.bytes_per_epoch.is_none()), ..worst.clone() };
     let rates = phrases::rates(&once);
@@ -137,7 +137,7 @@ fn growth(report: &Report) -> Vec<String> {
     if worst.known_kind() == Some(FindingKind::HiddenChain) {
         text.push_str(" It falls back when the state is created again, so epoch ends look flat.");
     }
-    // If there is a timeline, its end shows it.
+    // If there is a series of values, its end shows the live bytes.
     if let Some(live) = phrases::live(worst).filter(|_| worst.course().is_none()) {
         text.push_str(&format!(" {live} now."));
     }
@@ -151,7 +151,7 @@ fn growth(report: &Report) -> Vec<String> {
     vec![text]
 }
 
-/// Growth that goes on and that no finding is about.
+/// Continuing growth without a finding.
 fn grows_without_finding(report: &Report) -> Option<&Verdict> {
     report.verdict.as_ref().filter(|verdict| verdict.is_open() && growing(report).next().is_none())
 }
@@ -166,13 +166,13 @@ fn not_to_be_told(not: &NotJudged) -> String {
     format!("Unknown: {}.{remedy}", not.reason)
 }
 
-/// What can be said where no finding is about growth.
+/// The answer if no finding is about growth.
 fn no_growth(report: &Report) -> String {
     if let Some(not) = report.scope.inconclusive() {
         return not_to_be_told(not);
     }
     let ends = report.ranks.iter().map(|rank| rank.epoch_ends.len()).min().unwrap_or(0);
-    // The rank whose epoch ends spread most says it for all.
+    // The rank whose epoch ends spread most is shown for all ranks.
     let spread = |rank: &Rank| {
         let values: Vec<u64> = rank.epoch_ends.iter().filter_map(|end| end.allocated_bytes).collect();
         Some((values.iter().max()? - values.iter().min()?, *values.first()?, *values.last()?, rank.rank))
@@ -225,7 +225,7 @@ fn demand(report: &Report, usage: Option<&Usage>, replay: Option<&Advice>) -> Ve
         let (allocated, reserved) = (HumanBytes::of(allocated), HumanBytes::of(reserved));
         format!("At most {allocated} were allocated and {reserved} reserved ({percent} %).")
     });
-    // Figures alone do not show what a request would find.
+    // Figures alone do not show whether a request would succeed.
     let undecided = report.scope.inconclusive_about(&[Kind::Fragmentation, Kind::Oom]);
     let judged = match (verdict.is_empty(), share) {
         (false, _) => verdict,
@@ -242,7 +242,7 @@ fn demand(report: &Report, usage: Option<&Usage>, replay: Option<&Advice>) -> Ve
         (true, Some(_)) => "Real demand, with a large cache; no request failed because of it.".to_owned(),
     };
     let mut texts = vec![[Some(judged), figure].into_iter().flatten().collect::<Vec<_>>().join(" ")];
-    // Where the note is about something else, this is the place of what settings would do.
+    // If the note is about something else, the effect of settings is stated here.
     texts.extend(replay.filter(|_| !is_about_packing(main(report))).map(|advice| advice.says.join(" ")));
     texts
 }
@@ -324,7 +324,7 @@ fn change(report: &Report, main: Option<&Finding>, remedy: &Remedy, replay: Opti
     Question { before, after, ..Question::new(title, texts) }
 }
 
-/// Whether an example of the pattern helps: something is wrong, and no known holder says more than an example does.
+/// Whether an example of the pattern helps: something is wrong, and no known holder is more specific than the example.
 fn has_example(finding: &Finding) -> bool {
     let pattern = finding.pattern.as_deref().and_then(Pattern::of_name);
     let is_any_leak =

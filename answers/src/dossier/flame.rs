@@ -1,7 +1,7 @@
-//! A tree of calls as data: what the page draws as a flame graph.
+//! A tree of calls as data, for the page's flame graph.
 //!
-//! Guarantees: calls come in the order in which they are drawn, each behind its caller; the widest are there, and how many
-//! are not is said. Refuses to lay anything out: widths are bytes.
+//! Guarantees: calls are in the order in which they are drawn, each after its caller. The widest calls are included,
+//! and the number of omitted ones is stated. Widths are bytes; there is no other layout.
 
 use serde::Serialize;
 
@@ -84,7 +84,8 @@ pub struct FlameCall {
 }
 
 impl Flame {
-    /// Of the first device of each answer: one moment, or what changed since an earlier one. `None` where nothing is stored.
+    /// Makes the graph of the first device of each answer: of one moment, or of the change since an earlier one. `None`
+    /// if nothing is stored.
     #[must_use]
     pub fn new(late: &Sites, early: Option<&Sites>, classes: &SiteClasses) -> Option<Self> {
         let to = late.ranks.first()?;
@@ -128,7 +129,7 @@ impl From<&RankSites> for Moment {
     }
 }
 
-/// The widest calls in the order in which they are drawn: none without its caller, which is as wide at least.
+/// The widest calls in the order in which they are drawn: each with its caller, which is at least as wide.
 fn calls(tree: &Tree<'_>) -> Vec<FlameCall> {
     let mut widths: Vec<u64> = tree.nodes().map(|node| node.bytes).collect();
     widths.sort_unstable_by_key(|bytes| std::cmp::Reverse(*bytes));

@@ -1,4 +1,4 @@
-//! What `memctl report` puts into one file about a job: the answers of other questions, and which of them belong together.
+//! The content of a `memctl report` file about a job: the answers of other queries, combined.
 //!
 //! Guarantees: the rank, the moments and the timelines that are shown follow from the findings; a part that could not
 //! be computed is included with its reason. Sends no requests and analyses nothing: the data comes from elsewhere, and
@@ -21,7 +21,7 @@ use table::SiteClasses;
 /// An answer, or why there is none.
 pub type Part<T> = Result<T, String>;
 
-/// What was asked beside the report.
+/// The answers in addition to the report.
 #[derive(Debug)]
 pub struct Parts {
     /// The courses of the ranks that are drawn.
@@ -41,7 +41,7 @@ pub struct Parts {
 }
 
 impl Parts {
-    /// None of them, for one reason.
+    /// No answers, with one reason for all.
     #[must_use]
     pub fn none(reason: &str) -> Self {
         let reason = || reason.to_owned();
@@ -57,7 +57,7 @@ impl Parts {
     }
 }
 
-/// Everything about a job that one file holds.
+/// The content of one file about a job.
 #[derive(Debug)]
 pub struct Dossier {
     /// The verdict, with the report that it rests on.
@@ -79,7 +79,7 @@ pub struct Span {
     pub late: Option<u32>,
 }
 
-/// The epochs at whose ends a rank is compared.
+/// The epochs at whose ends a rank's memory is compared.
 #[must_use]
 pub fn span(report: &Report, rank: &Rank) -> Span {
     let ends = || rank.epoch_ends.iter().map(|end| end.epoch);
@@ -89,7 +89,8 @@ pub fn span(report: &Report, rank: &Rank) -> Span {
     Span { early: before().find(|epoch| *epoch >= since).or_else(|| before().next()), late }
 }
 
-/// One process of the job that a report is about: `latest` may be another job by now, and a rank may have several.
+/// The selection of one process in a report's job. `latest` may be another job by now, and a rank may have several
+/// processes.
 #[must_use]
 pub fn same_job(selection: v1::Selection, report: &Report, rank: &Rank) -> v1::Selection {
     let (job, attempt) = (report.job.id.clone(), Some(report.job.attempt));
@@ -101,8 +102,8 @@ pub fn same_job(selection: v1::Selection, report: &Report, rank: &Rank) -> v1::S
     v1::Selection { job, attempt, ranks: vec![rank.rank], processes, ..selection }
 }
 
-/// At most `most` ranks whose timeline is drawn: the one the verdict is about, those that failed or differ from others,
-/// then the first ones.
+/// At most `most` ranks whose timeline is drawn: the rank of the verdict, ranks that failed or differ from others, then
+/// the first ranks.
 #[must_use]
 pub fn drawn(report: &Report, most: usize) -> Vec<u32> {
     let is_odd = |rank: &&Rank| {
@@ -120,7 +121,7 @@ pub fn drawn(report: &Report, most: usize) -> Vec<u32> {
 }
 
 impl Dossier {
-    /// Puts the parts together. The commands in it reach no store by name: who reads it has another one.
+    /// Combines the parts. Proposed commands name no store, because the file's readers use another one.
     #[must_use]
     pub fn new(report: Report, mut parts: Parts) -> Self {
         let span = rank_of(&report).map_or(Span::default(), |rank| span(&report, rank));
@@ -133,16 +134,16 @@ impl Dossier {
         dossier
     }
 
-    /// The rank whose memory is shown by stack: the one the verdict is about.
+    /// The rank whose memory is shown by stack, which is the rank of the verdict.
     #[must_use]
     pub fn shown(&self) -> Option<&Rank> {
         rank_of(&self.note.report)
     }
 
-    /// What lived on that rank.
+    /// The live memory of that rank.
     ///
     /// # Errors
-    /// Why that is not known.
+    /// Why it is not known.
     pub fn live<'s>(&self, sites: &'s Part<Sites>) -> Result<&'s RankSites, String> {
         let sites = sites.as_ref().map_err(Clone::clone)?;
         let is_it = |live: &&RankSites| {

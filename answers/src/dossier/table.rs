@@ -1,7 +1,7 @@
-//! Live memory by site at two epoch ends and at the peak, in one table; and what the memory of each site is for.
+//! Live memory by site at two epoch ends and at the peak, in one table, with the class of each site.
 //!
-//! Guarantees: every site that is in one of them has its row; sums saturate. A class is the one that has most of a site's
-//! bytes at the peak, where the ledger listed them.
+//! Guarantees: every site of one of these moments has a row; sums saturate. A site's class is the one with most of its
+//! bytes at the peak, if the ledger listed its blocks.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -9,12 +9,12 @@ use crate::Frame;
 use crate::ledger::Block;
 use crate::sites::RankSites;
 
-/// By site, the class that has most of its bytes.
+/// The class with most bytes of each site.
 #[derive(Clone, Debug, Default)]
 pub struct SiteClasses(HashMap<Option<Frame>, String>);
 
 impl SiteClasses {
-    /// From the live blocks of a ledger.
+    /// Computes the classes from the live blocks of a ledger.
     #[must_use]
     pub fn new(blocks: &[Block]) -> Self {
         let mut sums: HashMap<&Option<Frame>, BTreeMap<&str, u64>> = HashMap::new();

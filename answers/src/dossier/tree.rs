@@ -1,9 +1,9 @@
-//! Stacks merged into a tree of calls, outermost first: live memory at one moment, or what changed between two, for flame
-//! graphs.
+//! Stacks merged into a tree of calls, outermost first: live memory at one moment, or what changed between two, for
+//! flame graphs.
 //!
-//! Guarantees: what lies below a call never exceeds it; library frames between the user's own are one call, so that the
-//! user's lines are what is seen; no stack is too deep and no number of stacks too large: the smallest are one call. Sums
-//! saturate, and nothing recurses.
+//! Guarantees: the bytes below a call never exceed those of the call. Library frames between the user's own are one
+//! call, so that the user's lines are visible. Depth and number of stacks are limited; the smallest stacks are merged
+//! into one call. Sums saturate, and nothing recurses.
 
 use std::collections::HashMap;
 
@@ -13,10 +13,10 @@ use crate::sites::{RankSites, Site};
 
 /// The most stacks that are distinguished; the smaller ones are merged into one call.
 const STACKS_MAX: usize = 20_000;
-/// Calls of one stack; what is deeper counts where it is cut.
+/// Calls of one stack; deeper calls count as part of the last one.
 const CALLS_MAX: usize = 96;
 
-/// What a box of a flame graph stands for.
+/// The meaning of a box in a flame graph.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Call<'s> {
     /// Everything.
@@ -65,7 +65,7 @@ pub struct Tree<'s> {
     pub unchanged_bytes: u64,
 }
 
-/// What is known of one stack.
+/// The data of one stack.
 struct Leaf<'s> {
     site: &'s Site,
     before_bytes: u64,
@@ -88,7 +88,7 @@ impl<'s> Tree<'s> {
         tree
     }
 
-    /// What changed from one moment to another; what grew most first.
+    /// The change from one moment to another; the largest growth first.
     #[must_use]
     pub fn of_change(early: &'s RankSites, late: &'s RankSites, classes: &SiteClasses) -> Self {
         let mut leaves: Vec<Leaf<'s>> = Vec::new();
@@ -115,24 +115,24 @@ impl<'s> Tree<'s> {
         tree
     }
 
-    /// The call that has everything below it.
+    /// The root, which contains everything.
     #[must_use]
     pub fn root(&self) -> &Node<'s> {
         &self.nodes[0]
     }
 
-    /// A call by its number; the first is everything.
+    /// A call by its number; number 0 is the root.
     #[must_use]
     pub fn node(&self, at: usize) -> Option<&Node<'s>> {
         self.nodes.get(at)
     }
 
-    /// All calls, in no order.
+    /// All calls, in unspecified order.
     pub fn nodes(&self) -> impl Iterator<Item = &Node<'s>> {
         self.nodes.iter()
     }
 
-    /// The class that has most of a call's bytes; `None` where no class is known.
+    /// The class with most of a call's bytes; `None` if no class is known.
     #[must_use]
     pub fn class(&self, node: &Node<'_>) -> Option<&str> {
         let most = node.classes.iter().enumerate().filter(|(_, bytes)| **bytes > 0).max_by_key(|(_, bytes)| **bytes);
@@ -206,8 +206,8 @@ impl<'s> Node<'s> {
     }
 }
 
-/// The calls of a stack, outermost first, and below them whose memory it is. A stack without a frame of the user's is shown
-/// frame by frame.
+/// The calls of a stack, outermost first, followed by the owner of the memory. A stack without the user's own frames is
+/// shown frame by frame.
 fn calls<'f>(site: &'f Site, own: &mut HashMap<&'f str, bool>) -> Vec<Call<'f>> {
     let (stack, owner) = (&site.stack, site.owner.as_deref().map(Call::Owner));
     if stack.is_empty() {
@@ -215,7 +215,7 @@ fn calls<'f>(site: &'f Site, own: &mut HashMap<&'f str, bool>) -> Vec<Call<'f>> 
     }
     let mut is_own = |frame: &'f Frame| *own.entry(&frame.file).or_insert_with(|| frame.is_user_code());
     let all_library = !stack.iter().any(&mut is_own);
-    // (Frames of C++ around those of Python say nothing that a user knows.)
+    // C++ frames between Python frames are left out, because they are unknown to users.
     let all_native = stack.iter().all(Frame::is_native);
     let mut calls: Vec<Call<'f>> = Vec::new();
     for frame in stack.iter().rev().filter(|frame| all_native || !frame.is_native()) {
@@ -239,7 +239,7 @@ mod tests {
     use crate::sites::Site;
 
     fn sites(of: &[(&[&str], u64)]) -> RankSites {
-        // Innermost first, as on the wire; `lib.` is a library's.
+        // Innermost first, as on the wire; the prefix `lib.` marks a library's frame.
         let frame = |name: &&str| Frame {
             function: (*name).into(),
             file: match name.split_once('.') {

@@ -1,4 +1,5 @@
-//! What holds the blocks of a finding as data: who was asked, when, what came of it, and how holders grew since.
+//! What holds the blocks of a finding as data: the searched process, the time, the result, and the growth of holders
+//! since then.
 //!
 //! Guarantees: without a response, the reason is given and no figure. Says nothing about a finding for which no process
 //! was searched.
@@ -10,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::format::time::Time;
 use crate::holders::Holder;
 
-/// What is known of the holders of a finding's blocks.
+/// The known holders of a finding's blocks.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct FindingHolders {
     /// All of it in words.
@@ -53,7 +54,7 @@ pub struct FindingHolders {
     pub not_looked_at: Vec<String>,
 }
 
-/// A holder, and how it grew since the process was asked for the first time.
+/// A holder, and its growth since the first search of the process.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct GrowingHolder {
     /// It.
@@ -67,7 +68,7 @@ pub struct GrowingHolder {
     pub pace: Option<Pace>,
 }
 
-/// How a holder's length changed beside the bytes of the site.
+/// The change of a holder's length, compared with the bytes of the site.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Pace {
     /// When the earlier answer came.
@@ -131,7 +132,7 @@ impl From<&model::FindingHolders> for FindingHolders {
 }
 
 impl FindingHolders {
-    /// Whether one of the holders represents the blocks that the process was asked about.
+    /// Whether one of the holders represents the blocks of the search.
     #[must_use]
     pub fn has_main(&self) -> bool {
         let (Some(asked), Some(found)) = (self.asked_blocks, self.found_blocks) else { return false };

@@ -3,7 +3,7 @@
 //! Guarantees: every documented key is present, null if unknown; bytes are integers; a kind or a severity of a newer
 //! daemon is shown unchanged. Analyses nothing: the daemon decides what is wrong.
 //!
-//! (Over 400 lines: a table of fields with what each means, and the same fields as columns; nothing here decides anything.)
+//! (Over 400 lines: a table of fields with their meaning, and the same fields as columns.)
 
 pub mod holders;
 pub mod phrases;
@@ -20,7 +20,7 @@ use crate::format::csv::{self, Cell};
 use crate::format::text::rank_list;
 use crate::format::time::Time;
 
-/// What is wrong, where, on which ranks, how bad, and what to do.
+/// A problem: its place, its ranks, its severity, and what to do.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Finding {
     /// Stays the same while the finding grows or spreads.
@@ -116,7 +116,7 @@ pub struct Site {
     pub stack: Vec<Frame>,
 }
 
-/// One figure or fact; null when it is no number.
+/// One figure or fact; null if a figure is not a number.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Evidence {
@@ -137,13 +137,13 @@ impl Finding {
         FindingKind::of_name(&self.kind)
     }
 
-    /// Whether it will hurt: warning or worse.
+    /// Whether its severity is warning or worse.
     #[must_use]
     pub fn hurts(&self) -> bool {
         self.severity >= Severity::Warning
     }
 
-    /// What its evidence says of this in words.
+    /// A fact of its evidence, in words.
     #[must_use]
     pub fn fact(&self, name: &str) -> Option<&str> {
         match self.evidence.get(name) {
@@ -152,7 +152,7 @@ impl Finding {
         }
     }
 
-    /// The timeline behind it: the first series of bytes, with its name.
+    /// Its first series of bytes, with the name.
     #[must_use]
     pub fn course(&self) -> Option<(&str, &[u64])> {
         self.evidence.iter().find_map(|(name, value)| match value {
@@ -163,7 +163,7 @@ impl Finding {
 }
 
 impl Finding {
-    /// A finding of a job.
+    /// Converts a finding of a job.
     #[must_use]
     pub fn new(finding: &model::Finding, job: &str) -> Self {
         let model::Finding {
@@ -242,7 +242,8 @@ impl Finding {
 }
 
 impl Site {
-    /// The frame that was named, else the first of the stack that is the user's own code, else its innermost.
+    /// The site of the named frame, else of the stack's innermost frame of the user's own code, else of its innermost
+    /// frame.
     #[must_use]
     pub fn new(site: Option<Frame>, stack: Vec<Frame>) -> Option<Self> {
         let (_, stack) = super::owned(stack);
@@ -270,7 +271,7 @@ impl From<&EvidenceValue> for Evidence {
     }
 }
 
-/// A severity by its name. One of a newer daemon is not made harmless.
+/// A severity by its name. An unknown severity of a newer daemon is not treated as harmless.
 mod severity_by_name {
     use memctl_model::Severity;
     use serde::{Deserialize as _, Deserializer, Serializer};

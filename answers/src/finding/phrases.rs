@@ -1,6 +1,6 @@
-//! The figures of a finding in words: how fast, since when, on which ranks, until when.
+//! The figures of a finding in words: rate, start, ranks, and time to out of memory.
 //!
-//! Guarantees: a figure that is not known has no words.
+//! Guarantees: an unknown figure has no text.
 
 use memctl_model::HumanBytes;
 
@@ -10,7 +10,7 @@ use crate::format::text::{plural, rank_list};
 use crate::format::time;
 use crate::naming::place;
 
-/// `on all 4 ranks`, `on rank 0`, `on ranks 0-1`; nothing where no rank is named.
+/// `on all 4 ranks`, `on rank 0`, `on ranks 0-1`; empty if no rank is named.
 #[must_use]
 pub fn on_ranks(finding: &Finding) -> String {
     match finding.ranks.as_slice() {
@@ -34,7 +34,7 @@ pub fn rates(finding: &Finding) -> String {
     };
     let epoch = (finding.bytes_per_epoch, finding.bytes_per_epoch_low, finding.bytes_per_epoch_high);
     let step = (finding.bytes_per_step, finding.bytes_per_step_low, finding.bytes_per_step_high);
-    // Where there are epochs or steps, these say more than the clock.
+    // Rates per epoch or step are more useful than rates per minute.
     let by_clock = finding.bytes_per_minute.filter(|_| epoch.0.is_none() && step.0.is_none());
     let rates = [
         rate(epoch.0, epoch.1, epoch.2, "per epoch"),
@@ -44,7 +44,7 @@ pub fn rates(finding: &Finding) -> String {
     rates.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
-/// `epoch 0, step 7`, and the time when there is room.
+/// `epoch 0, step 7`, and the time if there is room.
 #[must_use]
 pub fn since(finding: &Finding, with_time: bool) -> Option<String> {
     let seen = &finding.first_seen;
@@ -82,7 +82,7 @@ pub fn until(finding: &Finding) -> Option<String> {
     (!parts.is_empty()).then(|| format!("the device is full in {}", parts.join(", ")))
 }
 
-/// The site and, behind arrows, the user's own code that called it: so many callers at most.
+/// The site and, after arrows, at most `most` callers of the user's own code.
 #[must_use]
 pub fn stack(site: &Site, most: usize) -> String {
     let outside = site.stack.iter().position(|frame| *frame == site.frame).map_or(0, |at| at + 1);

@@ -1,7 +1,7 @@
-//! What a training would hold with changes, and what it holds at its peak: parts of what `memctl fit` says.
+//! Parts of the answer of `memctl fit`: the forecast memory of a training with changes, and its memory at the peak.
 //!
-//! Guarantees: every figure is a replay's, and arithmetic is shown with the figure. Refuses to add measures up: two that save do
-//! not save the sum.
+//! Guarantees: every figure is a replay's, and its arithmetic is shown. Measures are not added up, because two measures
+//! together do not save the sum.
 
 use std::borrow::Cow;
 
@@ -47,7 +47,7 @@ pub struct Checkpoint {
     pub repeated_share: f64,
 }
 
-/// What lives when most is allocated.
+/// Live memory at the moment with most allocated bytes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Peak {
     /// Allocated then.
@@ -68,7 +68,7 @@ pub struct Peak {
     pub sites_left_out: LeftOut,
 }
 
-/// Blocks of a class or a module.
+/// Memory of a class or a module.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Held {
     /// The class or the module; null for blocks of no module.
@@ -79,7 +79,7 @@ pub struct Held {
     pub bytes: u64,
 }
 
-/// Blocks of one site that are for the same.
+/// Blocks of one site with the same class.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Holder {
     /// Who allocated them; null when no stack was recorded, as in the backward pass of a snapshot.
@@ -92,7 +92,7 @@ pub struct Holder {
     pub bytes: u64,
 }
 
-/// What had no room.
+/// Omitted entries.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct LeftOut {
     /// How many.
@@ -101,7 +101,7 @@ pub struct LeftOut {
     pub bytes: u64,
 }
 
-/// What gets a training under a number of bytes.
+/// Measures that bring a training below a number of bytes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Under {
     /// The number.
@@ -120,7 +120,7 @@ pub struct Under {
     pub measures: Vec<Measure>,
 }
 
-/// Something that goes.
+/// Memory that is removed.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Gone {
     /// What.

@@ -1,7 +1,8 @@
-//! `memctl fit` as data: what a training that was recorded at one or two sizes would hold at others, and with changes.
+//! `memctl fit` as data: the memory of a training that was recorded at one or two sizes, at other sizes and with
+//! changes.
 //!
-//! Guarantees: the interval comes with every forecast, and what was found in one recording only, or is in doubt, is counted; what
-//! no figure covers is named. Refuses to decide what fits: that comes with the replays.
+//! Guarantees: every forecast has an interval; requests that are in only one recording or in doubt are counted;
+//! uncovered memory is named. Whether a size fits is decided by the replays, not here.
 
 mod changes;
 mod recording;
@@ -16,7 +17,7 @@ use super::{Answer, SCHEMA};
 use crate::format::csv::{self, Cell};
 use crate::format::json;
 
-/// What other sizes would hold.
+/// The forecast for other sizes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Fit {
     /// See [`SCHEMA`].
@@ -66,7 +67,7 @@ pub struct Aligned {
     pub unmatched_bytes: u64,
 }
 
-/// How the requests of one recording are taken to scale.
+/// How the requests of one recording are assumed to scale.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Scaled {
     /// Requests for memory.
@@ -147,7 +148,7 @@ impl Answer for Fit {
 }
 
 impl Fit {
-    /// An answer without figures yet.
+    /// An answer without figures.
     #[must_use]
     pub fn new(recordings: Vec<Recording>, device_memory_bytes: Option<u64>) -> Self {
         Self {

@@ -1,8 +1,8 @@
-//! What a recording held, what its replay without a change holds, and whether memory grew in it: what every figure of
-//! `memctl fit` rests on.
+//! The basis of every figure of `memctl fit`: a recording's memory, the memory of its replay without a change, and
+//! whether memory grew.
 //!
-//! Guarantees: where the replay differs from the recording, what is known to make the difference is named. Refuses to say how
-//! long a run will last: a figure is for as many steps as were recorded.
+//! Guarantees: if the replay differs from the recording, the known causes are named. A figure is valid for the number
+//! of recorded steps; longer runs are not forecast.
 
 use memctl_model::{HumanBytes, VerdictKind};
 use serde::{Deserialize, Serialize};
@@ -67,7 +67,7 @@ pub struct Growing {
 }
 
 impl Recording {
-    /// Why the replay differs from the recording, as a sentence; `None` where both peaks are the same.
+    /// Why the replay differs from the recording, as a sentence; `None` if both peaks are the same.
     #[must_use]
     pub fn difference(&self) -> Option<String> {
         let Replayed { failed_requests, failed_bytes, began_with_bytes, .. } = self.replayed;
@@ -101,7 +101,7 @@ impl Recording {
 }
 
 impl Growing {
-    /// What a report says of a rank's device memory, if it grows.
+    /// The growth of a rank's device memory by its report; `None` if it does not grow.
     #[must_use]
     pub fn of(report: &Report, rank: &Rank) -> Option<Self> {
         let concerns = |ranks: &[u32]| ranks.is_empty() || ranks.contains(&rank.rank);

@@ -16,10 +16,10 @@ use crate::Frame;
 use crate::fit::{Checkpoint, Without};
 use crate::naming::{is_named, place};
 
-/// What a peak without a site does not say.
+/// The limitation of a peak without a site.
 pub(super) const WITHOUT: &str =
     "What the program would do instead: memory that moves to the host may come back for a moment.";
-/// What a peak with checkpointing does not say.
+/// The limitations of a peak with checkpointing.
 pub(super) const CHECKPOINT: [&str; 2] = [
     "Time: the repeated share is of the bytes that forward passes ask for, not of their work.",
     "Which of a module's blocks is its result is concluded: the largest of the last call that stays. What the second forward needs besides, such as saved states of random numbers, is not counted.",
@@ -27,10 +27,10 @@ pub(super) const CHECKPOINT: [&str; 2] = [
 /// Names that an error lists at most.
 const NAMED_MAX: usize = 8;
 
-/// The peak without a site, and the requests that are left.
+/// The peak without a site, and the remaining requests.
 ///
 /// # Errors
-/// No request is of the site.
+/// No request belongs to the site.
 pub(super) fn without(site: &str, fit: &Fit, meaning: &Meaning) -> Result<(Without, Script), Refused> {
     let is_it: Vec<bool> = meaning
         .places
@@ -66,7 +66,7 @@ pub(super) fn without(site: &str, fit: &Fit, meaning: &Meaning) -> Result<(Witho
     Ok((without, script))
 }
 
-/// The peak with modules checkpointed, and the requests that this makes.
+/// The peak with modules checkpointed, and the resulting requests.
 ///
 /// # Errors
 /// No such module, or no backward pass that can be distinguished from a forward pass.
@@ -129,7 +129,7 @@ pub(super) fn outcome(fit: &Fit, script: &Script) -> (u64, u64) {
     (counts.peak_allocated_bytes, counts.peak_reserved_bytes)
 }
 
-/// By how much the second is less than the first.
+/// The bytes by which the second is less than the first.
 pub(super) fn less(before: u64, after: u64) -> i64 {
     let difference = i128::from(before) - i128::from(after);
     i64::try_from(difference).unwrap_or(if difference < 0 { i64::MIN } else { i64::MAX })

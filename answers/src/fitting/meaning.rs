@@ -1,7 +1,7 @@
-//! What each recorded request was for, who made it, and in which module: what `memctl fit` changes and explains by.
+//! The class, the site and the module of each recorded request, for the changes and explanations of `memctl fit`.
 //!
-//! Guarantees: the classes are those of `memctl ledger`, by the same rules, except that the whole lifetime of a block
-//! is known, so also whether it outlives its step. If no steps are marked, the backward passes replace them.
+//! Guarantees: the classes are those of `memctl ledger`, by the same rules, but with the whole lifetime of a block,
+//! which shows whether it outlives its step. If no steps are marked, the backward passes replace them.
 
 use std::collections::{HashMap, HashSet};
 
@@ -12,7 +12,7 @@ use memctl_replay::fit::{Life, Scale};
 
 use super::{Birth, Recorded};
 
-/// See the module. By request of the recording.
+/// See the module. Everything is indexed by the request's number in the recording.
 pub struct Meaning {
     /// What it was for.
     pub classes: Vec<Class>,
@@ -31,7 +31,7 @@ pub struct Meaning {
 }
 
 impl Meaning {
-    /// Whether a request grows with the number.
+    /// How a request scales with the size.
     #[must_use]
     pub fn scale(&self, request: usize) -> Scale {
         match self.scalings.get(request) {
@@ -68,7 +68,7 @@ impl Meaning {
 }
 
 impl Recorded {
-    /// What its requests were for; `number` is the one that it was recorded at, where that is known.
+    /// The meaning of its requests; `number` is the recorded size, if it is known.
     #[must_use]
     pub fn meaning(&self, number: Option<u64>) -> Meaning {
         let lives = self.script.lives();

@@ -1,10 +1,10 @@
 //! One rank's recorded requests, as an export streams them in, kept as a script: behind `memctl fit` and the page.
 //!
-//! `meaning` determines what each request was for, and in which module it was made; `sizes` what other sizes would hold,
-//! `changes` and `under` what changes would; `question` answers with all of them.
+//! `meaning` determines the class and the module of each request. `sizes` forecasts other sizes, `changes` and `under`
+//! forecast changes. `question` combines them into an answer.
 //!
-//! Guarantees: one device, the first that comes; memory bounded by the requests that a script keeps. Refuses an allocator that
-//! packs inside the driver, and recordings with holes: their requests do not add up.
+//! Guarantees: one device, the first of the export; memory is bounded by the requests that a script keeps. Refuses an
+//! allocator that packs inside the driver, and recordings with gaps, because their requests are incomplete.
 
 mod changes;
 mod meaning;
@@ -61,14 +61,14 @@ struct Following {
     phase: Option<Phase>,
 }
 
-/// Who made a request, and in which phase.
+/// The stack and the phase of a request.
 #[derive(Clone, Copy, Debug)]
 struct Birth {
     stack: StackId,
     phase: Option<Phase>,
 }
 
-/// What came of it.
+/// The result of reading an export.
 pub struct Recorded {
     /// The process, by its name within the job.
     pub process: String,
@@ -95,10 +95,10 @@ pub struct Recorded {
 }
 
 impl Fitting {
-    /// Ready for the first part.
+    /// Creates an empty reader.
     ///
     /// # Errors
-    /// No memory for the decoder.
+    /// There is no memory for the decoder.
     pub fn new() -> Result<Self, ReplayError> {
         Ok(Self {
             decoder: Decoder::new()?,
@@ -146,11 +146,11 @@ impl Fitting {
         }
     }
 
-    /// What came of it; `None` where nothing of the device is stored.
+    /// The result; `None` if nothing of the device is stored.
     #[must_use]
     pub fn recorded(mut self) -> Option<Recorded> {
         let Following { mut follow, mut script, conf, oldest, births, steps, .. } = self.following.take()?;
-        // (What waits at the end belongs to no request of a script that is full.)
+        // Events that wait at the end belong to no request if the script is full.
         follow.finish(|_, request| script.push(request, 0).unwrap_or_default());
         let counts = *follow.counts();
         Some(Recorded {
@@ -187,7 +187,7 @@ impl Fitting {
                 self.begin(&keyframe.segments);
             }
             Body::Stacks(batch) => self.dictionary.add(&batch)?,
-            // (They come before the events, in the order of their times.)
+            // Marks precede the events and are in the order of their times.
             Body::Marks(batch) => self.marks.extend(convert::marks::from_wire(&batch)?),
             Body::Chunk(chunk) => {
                 self.decoder.decode(&chunk, &mut self.events)?;
@@ -199,7 +199,7 @@ impl Fitting {
 }
 
 impl Recorded {
-    /// What answers say of the recording.
+    /// The recording as answers show it.
     #[must_use]
     pub fn named(&self, job: String, attempt: u32, rank: u32, size: Option<u64>) -> Recording {
         Recording {

@@ -1,7 +1,9 @@
-//! What is asked of one or two recordings, and the answer: other sizes, a change, what gets a peak under a number of bytes.
+//! A query about one or two recordings, and its answer: other sizes, a change, measures that bring a peak below a
+//! number of bytes.
 //!
-//! Guarantees: the command line and the page get their figures here. Refuses two recordings that are not of one training, and a
-//! change of something that the recording does not have, and names what it has. Ends soon after the answer is no longer wanted.
+//! Guarantees: the command line and the page get the same figures. Refuses two recordings of different trainings.
+//! Refuses a change of something that the recording does not have, and lists what it has. Ends soon after the answer is
+//! no longer wanted.
 
 use super::changes::{self, CHECKPOINT, WITHOUT};
 use super::refused::{Refused, Wanted};
@@ -9,7 +11,7 @@ use super::sizes::{Fitted, alone, two};
 use super::{Recorded, under};
 use crate::fit::{Fit, Growing, Recording};
 
-/// What is asked.
+/// A query.
 #[derive(Clone, Debug, Default)]
 pub struct Question {
     /// Which sizes.
@@ -20,7 +22,7 @@ pub struct Question {
     pub change: Option<Change>,
 }
 
-/// Sizes that are asked about. All but an empty list need the sizes of the recordings.
+/// The requested sizes. All but an empty list need the sizes of the recordings.
 #[derive(Clone, Debug)]
 pub enum Sizes {
     /// These.
@@ -46,7 +48,7 @@ pub enum Change {
     Under(u64),
 }
 
-/// A recording, its requests, and how it ran.
+/// A recording, its requests, and the circumstances of its run.
 pub struct Run {
     /// What an answer says of it.
     pub recording: Recording,
@@ -58,7 +60,7 @@ pub struct Run {
     pub world: u32,
 }
 
-/// Answers a question about one recording, or about two, the one with the smaller size first.
+/// Answers a query about one recording, or about two, of which the first has the smaller size.
 ///
 /// # Errors
 /// See [`Refused`].
@@ -92,7 +94,7 @@ pub fn answer(
     Ok(fitted.answer)
 }
 
-/// Makes a change, which sizes are then replayed with.
+/// Applies a change; sizes are then replayed with it.
 fn changed(fitted: &mut Fitted, change: &Change, ran: &under::Ran, wanted: Wanted<'_>) -> Result<(), Refused> {
     let Fitted { answer, fit, meaning } = fitted;
     match change {

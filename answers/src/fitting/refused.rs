@@ -1,4 +1,4 @@
-//! Why a question about recordings has no answer, and whether the answer is still wanted.
+//! Why a query about recordings has no answer, and whether the answer is still wanted.
 
 use memctl_replay::fit::FitError;
 
@@ -51,7 +51,7 @@ pub enum Refused {
 pub struct Wanted<'a>(pub &'a dyn Fn() -> bool);
 
 impl Wanted<'_> {
-    /// Asked before each replay that is not the only one.
+    /// Called before each replay that is not the only one.
     pub(super) fn check(self) -> Result<(), Refused> {
         if (self.0)() { Ok(()) } else { Err(Refused::Unwanted) }
     }

@@ -1,5 +1,5 @@
-//! What a training would hold at other sizes, as an answer: a replay's figures at the sizes that were asked about, or a curve of
-//! them around the recorded one.
+//! The memory of a training at other sizes, as an answer: figures of replays at the requested sizes, or a curve around
+//! the recorded size.
 //!
 //! Guarantees: everything that makes a figure less certain is stated with it; a curve includes the recorded size and
 //! the largest that fits. Does not say that a size fits if the memory was not given.
@@ -11,20 +11,20 @@ use super::refused::{Refused, Wanted};
 use super::{Meaning, Recorded};
 use crate::fit::{Aligned, At, Fit, Recording, Replayed, Scaled};
 
-/// What no figure covers.
+/// Memory that no figure covers.
 pub const OUTSIDE: &str = "Memory outside PyTorch's allocator: the context, libraries, other processes.";
-/// What no forecast covers.
+/// Memory that no forecast covers.
 const OTHER_SIZES: [&str; 2] = [
     "What a program or a library does at another size only: another kernel with another workspace, a split of the batch. The interval has room for one request twice as large as the largest that grows, and for how memory is cut at sizes nearby.",
     "Sizes below the smaller recording are less certain than those above.",
 ];
-/// What weighs on a forecast from one recording.
+/// The limitation of a forecast from one recording.
 const ALONE: &str = "What scales is concluded from what each request was for, because there is one recording only: weaker than two. Memory that grows with the square of the number, or only in part, is assumed to grow in proportion.";
 
 /// Points of a curve, as quarters of the recorded size.
 const QUARTERS: [u64; 12] = [2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32];
 
-/// An answer under way, and what its figures come from.
+/// An incomplete answer, and the basis of its figures.
 pub(super) struct Fitted {
     /// The result so far.
     pub(super) answer: Fit,
@@ -34,10 +34,10 @@ pub(super) struct Fitted {
     pub(super) meaning: Meaning,
 }
 
-/// What one recording shows; `scales` says whether other sizes are asked about.
+/// Begins the answer for one recording; `scales` is whether other sizes are requested.
 ///
 /// # Errors
-/// The number that it was recorded at is none.
+/// The recorded size is missing or invalid.
 pub(super) fn alone(
     recording: Recording,
     recorded: Recorded,
@@ -47,7 +47,7 @@ pub(super) fn alone(
     let meaning = recorded.meaning(recording.size);
     let mut answer = Fit::new(Vec::new(), memory);
     answer.not_looked_at = caveats(&recording, &recorded);
-    // (Without a number nothing is asked that depends on it.)
+    // Without a size, the query contains nothing that depends on it.
     let number = recording.size.unwrap_or(1) as f64;
     let fit = replay::Fit::alone((number, recorded.script), |request| meaning.scale(request), recorded.conf)?;
     if scales {
@@ -58,10 +58,10 @@ pub(super) fn alone(
     Ok(Fitted { answer, fit, meaning })
 }
 
-/// What two recordings show, the smaller number first.
+/// Begins the answer for two recordings, of which the first has the smaller size.
 ///
 /// # Errors
-/// They are not of one training.
+/// They are recordings of different trainings.
 pub(super) fn two(
     small: (Recording, Recorded),
     large: (Recording, Recorded),
@@ -82,7 +82,7 @@ pub(super) fn two(
 }
 
 impl Fitted {
-    /// The peaks at these sizes, and the largest that fits.
+    /// Adds the peaks at these sizes, and the largest size that fits.
     pub(super) fn sizes(&mut self, sizes: &[u64], wanted: Wanted<'_>) -> Result<(), Refused> {
         let memory = self.answer.device_memory_bytes;
         for &size in sizes {
@@ -94,7 +94,7 @@ impl Fitted {
         wanted.check()
     }
 
-    /// The peaks around the size of the larger recording, and at the largest that fits.
+    /// Adds the peaks around the size of the larger recording, and at the largest size that fits.
     pub(super) fn curve(&mut self, wanted: Wanted<'_>) -> Result<(), Refused> {
         let size = self.answer.recordings.last().and_then(|recording| recording.size).unwrap_or(1);
         self.sizes(&around(size), wanted)?;
@@ -108,14 +108,14 @@ impl Fitted {
     }
 }
 
-/// Sizes from half of one to eight times as large, none twice.
+/// Distinct sizes from half to eight times the given size.
 fn around(size: u64) -> Vec<u64> {
     let mut sizes: Vec<u64> = QUARTERS.iter().map(|quarters| (size.saturating_mul(*quarters) / 4).max(1)).collect();
     sizes.dedup();
     sizes
 }
 
-/// What makes the figures of a recording less certain.
+/// Circumstances that make the figures of a recording less certain.
 fn caveats(recording: &Recording, recorded: &Recorded) -> Vec<String> {
     let mut caveats = Vec::new();
     if !recorded.exact {

@@ -1,7 +1,7 @@
-//! The peak, explained, and what gets it under a number of bytes.
+//! The peak, explained, and the measures that bring it below a number of bytes.
 //!
-//! Guarantees: every measure is replayed by itself, with its arithmetic. Does not guess what the recording lacks: the
-//! batch size if it was not given, the precision of optimizer state beyond its bytes.
+//! Guarantees: every measure is replayed by itself, with its arithmetic. What the recording does not contain is not
+//! guessed: the batch size if it was not given, and the precision of optimizer state except by its bytes.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
@@ -20,10 +20,10 @@ use super::refused::{Refused, Wanted};
 use crate::Frame;
 use crate::fit::{Gone, Growing, Held, Holder, LeftOut, Measure, Peak, Under};
 
-/// Sites and modules that an answer has at most.
+/// The most sites and modules in an answer.
 const LISTED_MAX: usize = 40;
 
-/// What lives at the peak.
+/// Live memory at the peak.
 pub(super) fn peak(fit: &Fit, meaning: &Meaning) -> Peak {
     let peak = fit.script().peak(fit.conf());
     let live: Vec<(usize, u64)> =
@@ -54,7 +54,7 @@ fn holder(id: Option<u32>, blocks: u64, bytes: u64, meaning: &Meaning) -> Holder
     Holder { site, class: class.name().into(), blocks, bytes }
 }
 
-/// Blocks and bytes by what `of` says, most bytes first.
+/// Blocks and bytes, grouped by the key that `of` returns, most bytes first.
 fn summed<K: Eq + Hash + Ord + Clone>(live: &[(usize, u64)], of: impl Fn(usize) -> K) -> Vec<(K, (u64, u64))> {
     let mut sums: HashMap<K, (u64, u64)> = HashMap::new();
     for &(request, bytes) in live {
@@ -73,7 +73,7 @@ fn listed<K>(mut sums: Summed<K>) -> (Summed<K>, LeftOut) {
     (sums, LeftOut { count: rest.len() as u64, bytes: rest.iter().map(|(_, (_, bytes))| bytes).sum() })
 }
 
-/// How a recording ran.
+/// The circumstances of a recording's run.
 pub(super) struct Ran {
     /// What grows in it.
     pub growing: Option<Growing>,
@@ -83,7 +83,7 @@ pub(super) struct Ran {
     pub oldest: Version,
 }
 
-/// What is asked of a recording.
+/// The query about a recording.
 pub(super) struct Asked<'a> {
     /// Reserved bytes.
     pub limit: u64,
@@ -94,7 +94,7 @@ pub(super) struct Asked<'a> {
     pub wanted: Wanted<'a>,
 }
 
-/// What gets the peak under a limit, and what was not looked at.
+/// The measures that bring the peak below a limit, and what was not analysed.
 pub(super) fn under(asked: &Asked<'_>, fit: &Fit, meaning: &Meaning) -> Result<(Under, Vec<String>), Refused> {
     let Asked { limit, size, ran, wanted } = *asked;
     let (_, reserved) = outcome(fit, fit.script());
@@ -134,7 +134,7 @@ pub(super) fn under(asked: &Asked<'_>, fit: &Fit, meaning: &Meaning) -> Result<(
     Ok((under, remarks))
 }
 
-/// What comes before the measures where memory grows.
+/// The sentence that precedes the measures if memory grows.
 fn first(growing: &Growing) -> String {
     let level = "the measures lower the level at best, they do not stop the growth";
     match (growing.is_bounded, growing.is_leak) {
@@ -144,7 +144,7 @@ fn first(growing: &Growing) -> String {
     }
 }
 
-/// Measures, as they are replayed.
+/// Collects measures while they are replayed.
 struct Weighing<'a> {
     limit: u64,
     reserved: u64,
@@ -168,7 +168,7 @@ impl Weighing<'_> {
         });
     }
 
-    /// The allocator setting that `memctl what-if` would take.
+    /// Adds the allocator setting that `memctl what-if` would recommend.
     fn setting(&mut self, version: Version) {
         let fit = self.fit;
         let texts = tried(version);
@@ -210,7 +210,7 @@ impl Weighing<'_> {
         self.add("checkpointing", "torch.utils.checkpoint around every block".to_owned(), reserved, arithmetic);
     }
 
-    /// The largest smaller number that is enough, else 1.
+    /// Adds the largest smaller size that suffices, else 1.
     fn smaller(&mut self, size: Option<u64>, wanted: Wanted<'_>) {
         let Some(size) = size else {
             let way = "name the number that was recorded: --job A=4";

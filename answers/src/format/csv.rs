@@ -1,8 +1,8 @@
 //! Comma-separated values as in RFC 4180, for spreadsheets as well as for scripts.
 //!
-//! Guarantees: one record a line (control characters in names are spelled out); text that a
-//! spreadsheet would compute (`=`, `+`, `-`, `@` first) gets a leading apostrophe. Numbers are
-//! never touched. For text exactly as it was recorded there is JSON.
+//! Guarantees: one record per line (control characters in names are escaped). Text that a spreadsheet would evaluate
+//! (`=`, `+`, `-`, `@` first) gets a leading apostrophe. Numbers are unchanged. JSON has text exactly as it was
+//! recorded.
 
 use std::fmt::Display;
 use std::io::{self, Write};
@@ -20,22 +20,22 @@ pub enum Cell {
 }
 
 impl Cell {
-    /// Text from elsewhere.
+    /// A cell of external text.
     pub fn text(text: impl Into<String>) -> Self {
         Self::Text(text.into())
     }
 
-    /// A number, a time, a word of memctl's own.
+    /// A cell with a number, a time or a fixed word.
     pub fn plain(value: impl Display) -> Self {
         Self::Plain(value.to_string())
     }
 
-    /// The same, or empty.
+    /// A plain cell, or an empty one.
     pub fn maybe(value: Option<impl Display>) -> Self {
         value.map_or(Self::Empty, Self::plain)
     }
 
-    /// Text from elsewhere, or empty.
+    /// A cell of external text, or an empty one.
     pub fn maybe_text(value: Option<&str>) -> Self {
         value.map_or(Self::Empty, Self::text)
     }

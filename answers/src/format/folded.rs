@@ -1,14 +1,14 @@
 //! Folded stacks: `main (train.py:9);step (train.py:31) 3145728`, as flamegraph.pl, inferno and speedscope read them.
 //!
-//! Guarantees: one stack a line, outermost frame first, the last space before the number; a name
-//! cannot break the format.
+//! Guarantees: one stack per line, outermost frame first; the last space precedes the number; no name can break the
+//! format.
 
 use super::text::safe;
 
-/// What stands for a stack that was not recorded.
+/// The text for a stack that was not recorded.
 pub const NO_STACK: &str = "(no stack recorded)";
 
-/// One stack as a line names it; `frames` from the outermost to the innermost.
+/// One stack in the format of a line; `frames` go from the outermost to the innermost.
 #[must_use]
 pub fn stack<'a>(root: Option<&str>, frames: impl Iterator<Item = &'a str>) -> String {
     let mut parts: Vec<String> = root.map(frame).into_iter().collect();
@@ -21,7 +21,7 @@ pub fn stack<'a>(root: Option<&str>, frames: impl Iterator<Item = &'a str>) -> S
 }
 
 fn frame(name: &str) -> String {
-    // `;` separates frames; a name without a character would merge its neighbours.
+    // `;` separates frames; an empty name would merge its neighbours.
     let shown = safe(name).replace(';', ":");
     if shown.is_empty() { "?".to_owned() } else { shown }
 }

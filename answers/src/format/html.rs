@@ -1,11 +1,11 @@
-//! Escapes text for HTML: names come from clients, and a report is opened by other people.
+//! Escapes text for HTML: names come from clients, and other users open a report.
 //!
-//! Guarantees: what [`escape`] returns is text wherever it stands, in an element or in a quoted attribute: it opens no tag,
-//! ends no attribute, and what could steer or reorder text is spelled out.
+//! Guarantees: the result of [`escape`] is text in an element and in a quoted attribute: it opens no tag and ends no
+//! attribute, and control characters are escaped.
 
 use super::text::safe;
 
-/// The text, harmless in an element and in a quoted attribute.
+/// The text, escaped for an element and for a quoted attribute.
 #[must_use]
 pub fn escape(text: &str) -> String {
     let text = safe(text);

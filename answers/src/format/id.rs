@@ -1,12 +1,12 @@
 //! Ids as text: 16 hexadecimal digits.
 //!
-//! Guarantees: what is read is what was written.
+//! Guarantees: reading returns the written value.
 
 use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-/// An id; in an answer 16 hexadecimal digits.
+/// An id, which is 16 hexadecimal digits in an answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Id(pub u64);
 

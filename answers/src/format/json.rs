@@ -1,7 +1,7 @@
-//! JSON that is exact and still harmless on a terminal.
+//! JSON that is exact and safe on a terminal.
 //!
-//! Guarantees: the same values as any JSON writer's; characters that could steer a terminal
-//! (C1 controls, DEL, marks that reorder text) appear as `\uXXXX`, which every reader undoes.
+//! Guarantees: the same values as any JSON writer's; characters that could control a terminal (C1 controls, DEL, marks
+//! that reorder text) are written as `\uXXXX`, which every reader decodes.
 
 use std::io::{self, Write};
 
@@ -31,7 +31,7 @@ fn write<F: Formatter>(out: &mut dyn Write, value: &impl Serialize, formatter: F
     out.write_all(b"\n")
 }
 
-/// A formatter that escapes more than it must.
+/// A formatter that escapes more than JSON requires.
 struct Escaping<F>(F);
 
 impl<F: Formatter> Formatter for Escaping<F> {

@@ -1,14 +1,14 @@
-//! Text as Markdown takes it, in a paragraph and in a cell of a table.
+//! Escapes text for Markdown, in a paragraph and in a cell of a table.
 //!
 //! Guarantees: [`escape`] returns text that is shown literally: no markup, no tags, no mentions, and no links to issues
-//! or addresses, which code hosts make of plain text.
+//! or addresses, which code hosts generate from plain text.
 
 use super::text::safe;
 
-/// What shows nothing, and ends a word for those who look for mentions and addresses.
+/// Invisible text that separates words, so that mentions and addresses are not detected.
 const NOTHING: &str = "<!-- -->";
 
-/// The text, harmless in a line of Markdown.
+/// The text, escaped for a line of Markdown.
 #[must_use]
 pub fn escape(text: &str) -> String {
     let text = safe(text);
@@ -17,7 +17,7 @@ pub fn escape(text: &str) -> String {
     let mut before = ' ';
     while let Some(letter) = letters.next() {
         match letter {
-            // Within a word it is no markup, and names are full of them.
+            // Within a word, an underscore is not markup. Names have many of them.
             '_' if before.is_alphanumeric() && letters.peek().is_some_and(|next| next.is_alphanumeric()) => {
                 out.push('_')
             }
@@ -36,7 +36,7 @@ pub fn escape(text: &str) -> String {
             out.push_str(NOTHING);
         }
     }
-    // What would be a link though it has no scheme.
+    // An address that becomes a link without a scheme.
     out.replace("www.", &format!("www{NOTHING}."))
 }
 

@@ -1,7 +1,7 @@
-//! How answers are written: JSON, CSV, folded stacks, what HTML and Markdown escape, and the texts and times in them.
+//! The formats of answers: JSON, CSV, folded stacks, escaping for HTML and Markdown, and texts and times in them.
 //!
-//! Guarantees: pure; everything that came from elsewhere passes [`text::safe`] (or its counterpart in [`json`], [`csv`],
-//! [`html`] and [`markdown`]) before it is written.
+//! Guarantees: pure; external text passes [`text::safe`] (or its counterpart in [`json`], [`csv`], [`html`] and
+//! [`markdown`]) before it is written.
 
 pub mod csv;
 pub mod folded;

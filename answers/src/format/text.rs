@@ -1,20 +1,20 @@
-//! Makes text from elsewhere safe to show: names of functions, files, hosts and jobs come from clients.
+//! Makes external text safe to show: names of functions, files, hosts and jobs come from clients.
 //!
-//! Guarantees: what [`safe`] returns cannot move a terminal's cursor, change its colours, start a
-//! new line or reorder what is read.
+//! Guarantees: the result of [`safe`] cannot move a terminal's cursor, change its colours, start a new line or reorder
+//! text.
 
 use std::borrow::Cow;
 use std::fmt::Write;
 
-/// Whether a character could do more on a terminal than appear: control characters (C0, DEL, C1),
-/// marks that reorder or hide text, line and paragraph separators.
+/// Whether a character could control a terminal: control characters (C0, DEL, C1), marks that reorder or hide text,
+/// line and paragraph separators.
 #[must_use]
 pub fn is_unsafe(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}' | '\u{61c}')
 }
 
-/// The text with every such character spelled out.
+/// The text with every such character escaped.
 #[must_use]
 pub fn safe(text: &str) -> Cow<'_, str> {
     if !text.contains(is_unsafe) {
@@ -34,7 +34,7 @@ pub fn safe(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// The last part of a path, for lines in which the whole one has no room.
+/// The last part of a path, for lines that have no room for the whole path.
 #[must_use]
 pub fn file_name(path: &str) -> &str {
     path.rsplit(['/', '\\']).next().filter(|name| !name.is_empty()).unwrap_or(path)

@@ -7,7 +7,7 @@ use std::fmt;
 use jiff::Timestamp;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-/// Nanoseconds since 1970; in an answer RFC 3339, UTC, as exact as it is known.
+/// Nanoseconds since 1970; in an answer RFC 3339 in UTC, with all known digits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Time(pub u64);
 
@@ -32,11 +32,11 @@ impl<'de> Deserialize<'de> for Time {
 }
 
 fn timestamp(ns: u64) -> Timestamp {
-    // 2^64 ns after 1970 is in the year 2554: every value is in range; the end of time stands for "cannot be".
+    // 2^64 ns after 1970 is in the year 2554: every value is in range, so `MAX` never occurs.
     Timestamp::from_nanosecond(i128::from(ns)).unwrap_or(Timestamp::MAX)
 }
 
-/// RFC 3339, UTC, as exact as it is known.
+/// RFC 3339 in UTC, with all known digits.
 #[must_use]
 pub fn rfc3339(ns: u64) -> String {
     timestamp(ns).to_string()

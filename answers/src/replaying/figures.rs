@@ -1,7 +1,7 @@
-//! What the replays of one device came to, as an answer.
+//! The results of one device's replays, as an answer.
 //!
-//! Guarantees: a recommendation rests on an exact replay; what limits the figures comes with them as remarks. Refuses to judge:
-//! what is worth a change is for `memctl_replay::advice` to say.
+//! Guarantees: a recommendation is based on an exact replay; the figures have remarks about their limitations.
+//! `memctl_replay::advice` decides what is recommended.
 
 use memctl_model::{HumanBytes, SessionInfo, Sharing};
 use memctl_replay::advice::{cautions, conclusion, conclusion_between, recommended};
@@ -12,7 +12,7 @@ use crate::what_if::{At, Ended, Rank, Recommended, Recorded, Replayed, Setting};
 
 impl Named {
     fn cautions(&self, baseline: &Outcome, outcome: &Outcome, sharing: Sharing) -> Vec<String> {
-        // A limit is what collection waits for.
+        // Garbage collection takes place only under a limit.
         let is_met = |key: &str| self.limit == Limit::None || key != "garbage_collection_threshold";
         let remarks = self.remarks.iter().filter(|remark| is_met(&remark.key));
         let remarks = remarks.map(|remark| format!("{} {}", remark.key, remark.text));
@@ -21,7 +21,7 @@ impl Named {
 }
 
 impl Running {
-    /// The device's figures, and what they do not cover.
+    /// The device's figures, and their limitations.
     pub(super) fn figures(
         self,
         session: &SessionInfo,
@@ -106,8 +106,8 @@ impl Running {
     }
 }
 
-/// What to set, in sentences and as data. Of several limits the first is advised about; where they are the two ends of what is
-/// known, the sentences weigh both.
+/// The recommendation, in sentences and as data. If there are several limits, it is about the first one. If they are
+/// the two ends of a known interval, the sentences consider both.
 fn advised(
     agreement: &Agreement,
     trials: &[Named],
@@ -153,7 +153,7 @@ struct Group<'t> {
     limit: Limit,
 }
 
-/// The group that begins at this trial.
+/// The group that begins at the trial `first`.
 fn group_at<'t>(trials: &'t [Named], outcomes: &'t [Outcome], first: usize) -> Option<Group<'t>> {
     let (own, others) = trials.get(first..)?.split_first()?;
     let (baseline, rest) = outcomes.get(first..)?.split_first()?;
@@ -162,14 +162,14 @@ fn group_at<'t>(trials: &'t [Named], outcomes: &'t [Outcome], first: usize) -> O
     Some(Group { baseline, others, limit: own.limit })
 }
 
-/// By whose rules a session was replayed that does not name its version.
+/// States by which version's rules a session without a version was replayed.
 fn version_remark(version: Version, is_second: bool) -> String {
     let rule = format!("of equally large blocks {}", version.ties().words());
     let why = if is_second { ", by which alone the recording is repeated" } else { "" };
     format!("its version of torch is not known exactly: replayed by the rules of {version} ({rule}{why})")
 }
 
-/// What the figures do not cover; parts of sentences.
+/// The limitations of the figures, as parts of sentences.
 fn remarks(begins: &Begins, agreement: &Agreement) -> Vec<String> {
     let mut remarks = Vec::new();
     if begins.at_event > 0 {

@@ -1,13 +1,13 @@
-//! Recorded events, as an export streams them in, replayed under many settings at once: behind `memctl what-if`, advice and the
-//! page.
+//! Replays recorded events, as an export streams them in, under many settings at once. Used by `memctl what-if`, advice
+//! and the page.
 //!
 //! Guarantees: one pass; memory in proportion to the live blocks and the trials, not to the number of events; the
 //! result states what the figures do not cover (`figures`). Refuses recordings of an allocator that packs inside the
 //! driver; for a trial with one, there are bounds.
 //!
-//! Where a session does not name its version of torch, the rule by which equally large blocks are taken is followed both ways; where
-//! the other repeats the recording, [`Replaying::wants_other_rule`] says that the same has to be replayed again by that.
-//! (Over 400 lines: one pass over an export, from its first part to what is said of each device.)
+//! If a session does not name its version of torch, both rules for the choice among equally large blocks are tried. If
+//! the other rule reproduces the recording, [`Replaying::wants_other_rule`] requests another replay by that rule.
+//! (Over 400 lines: one pass over an export, from its first part to the result of each device.)
 
 mod figures;
 
@@ -43,7 +43,7 @@ pub enum ReplayError {
     Order(&'static str),
 }
 
-/// What is asked of the replays.
+/// The query for the replays.
 #[derive(Clone, Debug, Default)]
 pub struct Question {
     /// Settings; the usual ones when empty.
@@ -80,7 +80,7 @@ pub struct Replaying {
     pub wants_other_rule: bool,
 }
 
-/// The device whose parts come in.
+/// The device whose parts are arriving.
 struct Device {
     rank: u32,
     device: u32,
@@ -129,7 +129,7 @@ struct Named {
     is_bounded: bool,
 }
 
-/// What was there before the first event.
+/// The state before the first event.
 struct Begins {
     at_event: u64,
     live_bytes: u64,
@@ -144,21 +144,21 @@ fn site(frame: &memctl_model::Frame) -> Frame {
     }
 }
 
-/// The step in which something happened; `steps` are their ends.
+/// The step that contains a time; `steps` are the ends of steps.
 fn step_at(steps: &[(u64, u64)], time_ns: u64) -> Option<u64> {
     steps.iter().find(|&&(end, _)| time_ns <= end).map(|&(_, step)| step)
 }
 
-/// All bytes of a device, where the session knows them.
+/// All bytes of a device, if the session has them.
 fn session_total(session: &SessionInfo, device: u32) -> Option<u64> {
     session.devices.iter().find(|it| u32::from(it.index.0) == device)?.total_bytes
 }
 
 impl Replaying {
-    /// Ready for the first part.
+    /// Creates an empty reader.
     ///
     /// # Errors
-    /// No memory for the decoder.
+    /// There is no memory for the decoder.
     pub fn new(question: Question) -> Result<Self, ReplayError> {
         let decoder = Decoder::new()?;
         let (events, ranks, not_looked_at) = (Vec::new(), Vec::new(), Vec::new());
@@ -191,7 +191,7 @@ impl Replaying {
         let own = Conf::recorded(settings, version);
         let oldest = Version::oldest_of_framework(device.session.framework.as_deref());
         let texts: Vec<String> = match self.question.settings.is_empty() {
-            // What was set may be what is wrong.
+            // The default settings are tried as well, because the recorded setting may cause the problem.
             true => std::iter::once("").chain(tried(oldest)).map(str::to_owned).collect(),
             false => self.question.settings.clone(),
         };
@@ -201,7 +201,7 @@ impl Replaying {
         };
         let mut named = Vec::new();
         for &limit in &limits {
-            // The recorded settings come first: what the others are compared with.
+            // The recorded settings come first, because the others are compared with them.
             let (text, conf) = (settings.conf.clone(), own.clone());
             named.push(Named { text, conf, remarks: Vec::new(), limit, is_bounded: false });
             for text in texts.iter().filter(|text| **text != settings.conf) {
@@ -247,7 +247,7 @@ impl Replaying {
         });
     }
 
-    /// The events that were decoded last.
+    /// Replays the events that were decoded last.
     fn replay(&mut self) -> Result<(), ReplayError> {
         let Some(device) = &self.device else { return Err(ReplayError::Order("events before their rank")) };
         let (begins, ends) = device.span(&self.question);
@@ -286,14 +286,14 @@ impl Replaying {
 }
 
 impl Device {
-    /// Waits for the first step that was asked for.
+    /// Waits for the first requested step.
     fn wait(&mut self, keyframe: &Keyframe) {
         let mut map = BlockMap::new(&self.session.settings);
         map.restore(keyframe);
         self.before = Some(Before { map, at_event: keyframe.at_event });
     }
 
-    /// The state in which the first step that was asked for begins, when this is its first event.
+    /// The state at the beginning of the first requested step, if this is its first event.
     fn start(&mut self, event: &Event, begins: u64) -> Option<Keyframe> {
         let before = self.before.as_mut()?;
         if event.time_ns <= begins {
@@ -306,7 +306,8 @@ impl Device {
         Some(map.keyframe(index, at_event, event.time_ns, KeyframeReason::Start))
     }
 
-    /// The end of the step before the first that was asked for, and that of the last: all of it where no step is marked.
+    /// The end of the step before the first requested one, and the end of the last one; everything if no step is
+    /// marked.
     fn span(&self, question: &Question) -> (u64, u64) {
         let end = |is: &dyn Fn(u64) -> bool| self.steps.iter().filter(|it| is(it.1)).map(|it| it.0).max();
         let is_known = |from: u64| self.steps.is_empty() || self.steps.iter().any(|it| it.1.saturating_add(1) >= from);
@@ -347,7 +348,7 @@ impl Device {
 }
 
 impl Running {
-    /// Whether the recording is not repeated, and would be by the other rule for equally large blocks.
+    /// Whether the replay does not reproduce the recording, and the other rule for equally large blocks would.
     fn is_repeated_otherwise(&self) -> bool {
         let is_exact = |follow: &Follow| follow.agreement().is_exact();
         !is_exact(self.replays.follow()) && self.other.as_ref().is_some_and(is_exact)

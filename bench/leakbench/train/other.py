@@ -1,7 +1,7 @@
 """Neither text nor images: an agent with a replay memory, graphs of any size, a mixer, an autoencoder.
 
-`python other.py NAME` trains one. Nothing here leaks; the benchmark adds that. These say epochs and steps, as
-`record_function` ranges, where the others leave them to be found.
+`python other.py NAME` trains one. Nothing here leaks; the benchmark adds the leaks. These trainings mark epochs and
+steps with `record_function` ranges; in the others, analysis must find them.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class Mixer(nn.Module):
 
 
 def mixer(epochs: int = 12, steps: int = 22) -> None:
-    """Validates with gradients on at each epoch's end, and lets go of them."""
+    """Validates with gradients on at each epoch's end, and releases them."""
     model = Mixer().cuda()
     optimizer = torch.optim.NAdam(model.parameters())
     label = torch.zeros(32, dtype=torch.long, device="cuda")
@@ -142,7 +142,7 @@ class Autoencoder(nn.Module):
 
 
 def autoencoder(epochs: int = 20, steps: int = 18) -> None:
-    """Gradients are kept and zeroed, not given back."""
+    """Gradients are kept and zeroed, not freed."""
     model = Autoencoder().cuda()
     optimizer = torch.optim.Adagrad(model.parameters())
     for epoch in range(epochs):

@@ -1,6 +1,6 @@
 """Sequence models: an encoder, a decoder, a GRU, experts, varying lengths, checkpoints, a curriculum.
 
-`python text.py NAME` trains one. Nothing here leaks; the benchmark adds that. Epochs and steps are left to be found.
+`python text.py NAME` trains one. Nothing here leaks; the benchmark adds the leaks. Epochs and steps are not marked.
 """
 
 from __future__ import annotations

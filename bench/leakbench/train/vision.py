@@ -1,6 +1,6 @@
-"""Image models as people train them: residual nets, several optimizers, several tasks, unfreezing, distillation.
+"""Image models in usual training code: residual nets, several optimizers, several tasks, unfreezing, distillation.
 
-`python vision.py NAME` trains one. Nothing here leaks; the benchmark adds that. Epochs and steps are left to be found.
+`python vision.py NAME` trains one. Nothing here leaks; the benchmark adds the leaks. Epochs and steps are not marked.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def residual(epochs: int = 12) -> None:
 
 
 def accumulation(epochs: int = 10) -> None:
-    """Four batches to a step, and a loss scaler."""
+    """Four batches per step, and a loss scaler."""
     model = Net(blocks=2).cuda()
     optimizer = torch.optim.AdamW(model.parameters())
     scaler = torch.amp.GradScaler("cuda")  # pyright: ignore[reportPrivateImportUsage]
@@ -122,7 +122,7 @@ def rate_finder(epochs: int = 10) -> None:
 
 
 def unfreezing(epochs: int = 12) -> None:
-    """The head first; every third epoch another block is trained, too, with optimizer state of its own."""
+    """Trains the head first. Every third epoch another block is added, with its own optimizer state."""
     model = Net(blocks=3).cuda()
     for parameter in model.parameters():
         parameter.requires_grad_(False)
@@ -149,7 +149,7 @@ def generator() -> nn.Module:
 
 
 def adversarial(epochs: int = 10) -> None:
-    """Two optimizers that take turns."""
+    """Two alternating optimizers."""
     make, judge = generator().cuda(), Net(blocks=1, out=1).cuda()
     for_make = torch.optim.Adam(make.parameters(), betas=(0.5, 0.999))
     for_judge = torch.optim.Adam(judge.parameters(), betas=(0.5, 0.999))
@@ -201,7 +201,7 @@ def many_tasks(epochs: int = 10) -> None:
 
 
 def distillation(epochs: int = 10) -> None:
-    """A frozen teacher beside the student; the evaluation runs with gradients on and lets go of them."""
+    """A frozen teacher beside the student; the evaluation runs with gradients on and releases them."""
     teacher, student = Net(blocks=4).cuda().eval(), Net(blocks=1).cuda()
     optimizer = torch.optim.SGD(student.parameters(), lr=0.05, momentum=0.9)
     for _ in range(epochs):

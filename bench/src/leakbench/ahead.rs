@@ -1,12 +1,13 @@
 //! Out-of-memory forecasts: runs whose device becomes full, and runs that nearly fill it and continue.
 //!
-//! Guarantees: a run under a limit is recorded by the allocator's own rules, request by request, up to the request that fails.
-//! A forecast is made at the end of each step, from earlier events alone. It counts only if the judge, which sees the same
-//! run's tables and the same limit, has sufficient evidence of growth. A run is forecast if a step before the failing one
-//! ended with a forecast; a forecast in a run that never fails is false. A request is named if the finding's line is the one
-//! that failed; whether all frames match is counted separately. Runs that fail get the smallest limit that a part of their
-//! steps fits into; runs that come close get 0.3 to 5 % more than the smallest limit that all their steps fit into.
-//! Refuses runs that fail before [`STEPS_BEFORE`] steps have ended: too few steps are known to replay.
+//! Guarantees: a run under a limit is recorded by the allocator's own rules, request by request, up to the request that
+//! fails. A forecast is made at the end of each step, from earlier events alone. It counts only if the judge, which
+//! sees the same run's tables and the same limit, has sufficient evidence of growth. A run is forecast if a step before
+//! the failing one ended with a forecast; a forecast in a run that never fails is false. A request is named if the
+//! finding's line is the one that failed; whether all frames match is counted separately. Runs that fail get the
+//! smallest limit that a part of their steps fits into; runs that come close get 0.3 to 5 % more than the smallest
+//! limit that all their steps fit into. Refuses runs that fail before [`STEPS_BEFORE`] steps have ended: too few steps
+//! are known to replay.
 //!
 //! (Over 400 lines: running under a limit, forecasting and counting belong to one measurement.)
 
@@ -33,8 +34,8 @@ const STEPS_LOOKED_AT: u32 = 16;
 const STEPS_BEFORE: usize = 8;
 /// Attempts to draw a run that fits.
 const TRIES: u64 = 64;
-/// The first run number, outside the range of other tables. Causes, rates and sizes alternate by number, so runs and their
-/// first attempts have consecutive numbers.
+/// The first run number, outside the range of other tables. Causes, rates and sizes alternate by number, so runs and
+/// their first attempts have consecutive numbers.
 const FIRST_NUMBER: u64 = 1 << 33;
 /// Distance between the numbers of two attempts at a run.
 const TURN: u64 = 1 << 20;
@@ -175,7 +176,8 @@ impl Recorder {
 /// Called at the end of each step; steps are counted from 1.
 type Tell<'a> = &'a mut dyn FnMut(usize, &mut Ahead);
 
-/// Runs under a limit; returns the step that failed, counted from 1, and the request. Calls `tell` at the end of each step.
+/// Runs under a limit; returns the step that failed, counted from 1, and the request. Calls `tell` at the end of each
+/// step.
 fn live_with(
     doings: &[Doing],
     conf: &Conf,

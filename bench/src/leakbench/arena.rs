@@ -1,8 +1,8 @@
-//! Where added blocks lie: segments of their own, far above any real address, managed as the caching allocator manages its own.
+//! The memory of added blocks: separate segments, far above any real address, managed as by the caching allocator.
 //!
-//! Guarantees: best fit, splits and merges follow PyTorch's native allocator with default settings (small blocks from 2 MiB
-//! segments, large ones from 20 MiB or their own), so that the block map, which concludes the same, is never contradicted.
-//! Segments are never given back.
+//! Guarantees: best fit, splits and merges follow PyTorch's native allocator with default settings (small blocks from 2
+//! MiB segments, large ones from 20 MiB or their own), so that the block map, which applies the same rules, finds no
+//! contradiction. Segments are never released.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -14,8 +14,8 @@ use memctl_model::{Action, Event, PoolId, StackId};
 use super::overlay::{Added, Change};
 
 const FIRST_ADDRESS: u64 = 1 << 60;
-/// Bytes of the segment of a captured graph: the allocator asks for large memory in pieces of 2 MiB, and for no less than one
-/// of 20 MiB where blocks are small.
+/// Bytes of the segment of a captured graph: the allocator requests large memory in multiples of 2 MiB, and at least 20
+/// MiB if blocks are small.
 #[must_use]
 pub fn captured_bytes(size: u64) -> u64 {
     size.next_multiple_of(SEGMENT_STEP_BYTES).max(LARGE_SEGMENT_BYTES)
@@ -32,7 +32,7 @@ struct Block {
 /// See the module.
 #[derive(Debug)]
 pub struct Arena {
-    /// Where its first segment lies.
+    /// The address of its first segment.
     first: u64,
     /// Free blocks by address: size, small pool, segment.
     free: BTreeMap<u64, (u64, bool, u64)>,
@@ -47,7 +47,7 @@ impl Default for Arena {
 }
 
 impl Arena {
-    /// With segments from an address on.
+    /// An arena whose segments begin at an address.
     #[must_use]
     pub fn from(first: u64) -> Self {
         Self { first, free: BTreeMap::new(), live: HashMap::new(), segments: 0 }
@@ -62,7 +62,7 @@ impl Arena {
     /// Carries out a change; the events go to `sink` in order.
     pub fn change(&mut self, block: Added, change: Change, time_ns: u64, sink: &mut dyn FnMut(Event)) {
         let pool = match change {
-            // Each capture has a pool of its own, as `torch.cuda.graph` gives it one.
+            // Each capture has its own pool, as with `torch.cuda.graph`.
             Change::Capture { .. } => PoolId { first: 0, second: block.0 + 1 },
             Change::Keep { .. } | Change::Drop => PoolId::DEFAULT,
         };
@@ -85,7 +85,7 @@ impl Arena {
                 self.segments += 1;
                 let addr = self.first + (self.segments << 38);
                 sink(event(Action::SegmentAlloc, addr, bytes, stack));
-                // What the graph computes in between goes back to its pool; its result stays where it is.
+                // The graph's intermediate memory is returned to its pool; its result stays allocated.
                 let (result, between) = (bytes / 4, bytes / 2);
                 sink(event(Action::Alloc, addr, result, stack));
                 sink(event(Action::Alloc, addr + result, between, stack));
@@ -111,7 +111,7 @@ impl Arena {
     fn segment(&mut self, rounded: u64, small: bool) -> (u64, u64) {
         let bytes = segment_bytes(rounded, LARGE_SEGMENT_BYTES);
         self.segments += 1;
-        // 256 GiB apart: segments never touch.
+        // Segments are 256 GiB apart, so they are never adjacent.
         let addr = self.first + (self.segments << 38);
         self.free.insert(addr, (bytes, small, addr));
         (addr, bytes)

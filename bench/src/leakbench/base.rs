@@ -1,7 +1,7 @@
-//! A base: one rank of a training that leaks nothing of its own, with everything that injection asks of it.
+//! A base: one rank of a training without a leak, with the data that injection needs.
 //!
-//! Guarantees: the stream is the recording's, marks and events in the order in which an import passes them; what lived when
-//! is read off it once. Refuses recordings whose events contradict the block map.
+//! Guarantees: the stream is the recording's, with marks and events in the order of an import; block lifetimes are
+//! computed once. Refuses recordings whose events contradict the block map.
 
 use std::collections::HashMap;
 use std::error::Error;
@@ -24,7 +24,7 @@ pub struct Span {
 }
 
 impl Span {
-    /// Whether a position lies in it.
+    /// Whether a position is in the span.
     #[must_use]
     pub fn holds(self, at: usize) -> bool {
         (self.begin..=self.end).contains(&at)
@@ -40,7 +40,7 @@ pub enum Passing {
     Mark(Mark),
 }
 
-/// A block of the base from birth to death.
+/// A block of the base, with its lifetime.
 #[derive(Clone, Copy, Debug)]
 pub struct Life {
     /// Position of its allocation.
@@ -67,7 +67,7 @@ pub struct Base {
     pub stacks: Arc<Vec<Vec<Frame>>>,
     /// Steps in order.
     pub steps: Vec<Span>,
-    /// Of requests, which are the steps of a server: where each begins to give back what it held.
+    /// For servers, whose steps are requests: the position at which each request begins to free its memory.
     pub releases: Vec<usize>,
     /// Epochs in order.
     pub epochs: Vec<Span>,
@@ -81,7 +81,7 @@ impl Base {
     /// Reads a recording; the device with most events is taken.
     ///
     /// # Errors
-    /// When it cannot be read or has no events.
+    /// The recording cannot be read or has no events.
     pub fn load(path: &Path) -> Result<Self, Box<dyn Error>> {
         let recording = load(path, &mut |_| {})?;
         let device = recording.devices.iter().max_by_key(|device| device.events.len());
@@ -101,7 +101,7 @@ impl Base {
         Ok(base)
     }
 
-    /// A stream without marks, made rather than recorded: its maker names the spans.
+    /// A generated stream without marks; the caller provides the spans.
     #[must_use]
     pub fn made(events: Vec<Event>, stacks: Arc<Vec<Vec<Frame>>>, steps: Vec<Span>) -> Self {
         let start = Keyframe {
@@ -179,14 +179,14 @@ impl Base {
         }
     }
 
-    /// Whether a block lives when the last step ends: what a training holds for good.
+    /// Whether a block is live when the last step ends, and so belongs to the training's permanent memory.
     #[must_use]
     pub fn stays(&self, life: &Life) -> bool {
         let last = self.steps.last().map_or(0, |span| span.end);
         life.died.is_none_or(|died| died > last)
     }
 
-    /// The frames of a stack, innermost first; none for no stack.
+    /// The frames of a stack, innermost first; empty if there is no stack.
     #[must_use]
     pub fn frames(&self, stack: StackId) -> &[Frame] {
         (stack.0 as usize).checked_sub(1).and_then(|place| self.stacks.get(place)).map_or(&[], Vec::as_slice)
@@ -199,8 +199,8 @@ impl Base {
         &self.lives[begin..end]
     }
 
-    /// What the forward pass of a step leaves for its backward pass: born neither in evaluation nor in the backward pass nor
-    /// in the optimizer, given back within the step, and alive for a tenth of it at least.
+    /// The blocks that a step's forward pass leaves for its backward pass. They are not allocated in evaluation, the
+    /// backward pass or the optimizer, are freed within the step, and live for at least a tenth of it.
     pub fn activations(&self, step: usize) -> impl Iterator<Item = &Life> {
         let span = self.steps[step];
         let long = (span.end - span.begin) / 10;
@@ -210,7 +210,7 @@ impl Base {
         })
     }
 
-    /// What a request holds until it is answered: a key-value cache as it is when the last token has come.
+    /// The blocks that a request holds until its end: a key-value cache in the state after the last token.
     pub fn held_to_the_end(&self, step: usize) -> impl Iterator<Item = &Life> {
         let span = self.steps[step];
         let release = self.releases.get(step).copied().unwrap_or(usize::MAX);
@@ -219,8 +219,8 @@ impl Base {
             .filter(move |life| life.died.is_some_and(|died| died >= release && died <= span.end) && life.size >= 512)
     }
 
-    /// The first position at or behind `at` where something may be put in: behind a whole event, never between the request
-    /// of a free and its completion.
+    /// The first position at or after `at` where a block may be inserted: after a complete event, never between the
+    /// request of a free and its completion.
     #[must_use]
     pub fn settled(&self, at: usize) -> usize {
         let whole = |moment: &Passing| matches!(moment, Passing::Event(event) if matches!(event.action, Action::Alloc | Action::FreeCompleted));

@@ -1,8 +1,8 @@
-//! Growth that is no leak: what good training code does that looks like one for a while.
+//! Growth that is not a leak: patterns of correct training code that look like a leak for a while.
 //!
-//! Guarantees: everything added here is freed again or has a bound that it is expected to reach by [`BOUND_BY`] of the run (a
-//! rare key or a record length may appear later). The kinds and their distributions were fixed before any detector was run,
-//! except [`FULL_BY`] (the README lists them and their changes).
+//! Guarantees: everything added here is freed again or has a bound that it is expected to reach by [`BOUND_BY`] of the
+//! run (a rare key or a record length may appear later). The kinds and their distributions were fixed before any
+//! detector was run, except [`FULL_BY`] (the README lists them and their changes).
 //!
 //! (Over 400 lines: twenty kinds of growth, a short function each, beside the table that names them.)
 
@@ -55,7 +55,7 @@ pub enum Kind {
     HeldOver,
     /// The best few checkpoints so far.
     BestFew,
-    /// A memory that fills at a steady rate for a fifth to three fifths of the run; drawn for a table of its own alone.
+    /// A memory that fills at a steady rate for a fifth to three fifths of the run; drawn only for its own table.
     SlowMemory,
     /// A prefix cache with LRU eviction that is full within a minute.
     LruCache,
@@ -63,7 +63,7 @@ pub enum Kind {
     Sessions,
     /// Graphs captured for a few batch sizes while a server warms up.
     GraphsWarm,
-    /// A prefix cache that takes one to three minutes to fill; drawn for a table of its own alone.
+    /// A prefix cache that takes one to three minutes to fill; drawn only for its own table.
     SlowLru,
 }
 
@@ -106,7 +106,7 @@ impl Kind {
         Self::GraphsWarm,
     ];
 
-    /// Those of [`Self::SERVING`] that trainings do not have.
+    /// The kinds in [`Self::SERVING`] that trainings do not have.
     pub const OF_SERVERS: [Self; 3] = [Self::LruCache, Self::Sessions, Self::GraphsWarm];
 
     /// Its name in tables.
@@ -145,7 +145,7 @@ impl Kind {
     }
 }
 
-/// Harmless growth as it was drawn for a run.
+/// The harmless growth that was drawn for a run.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// What grows.
@@ -156,7 +156,7 @@ pub struct Plan {
     pub place: Place,
     /// The site that allocates it.
     pub sites: Vec<Site>,
-    /// Seed of what else is drawn.
+    /// The seed of all further draws.
     pub seed: u64,
 }
 
@@ -207,7 +207,7 @@ impl Growing<'_> {
         self.base.epochs.iter().position(|epoch| epoch.holds(at)).unwrap_or(0)
     }
 
-    /// Steps of an epoch, on average.
+    /// The average number of steps per epoch.
     fn epoch_steps(&self) -> usize {
         (self.steps() / self.base.epochs.len().max(1)).max(1)
     }
@@ -244,7 +244,7 @@ pub fn grow(base: &Base, plan: &Plan, overlay: &mut Overlay) {
     }
 }
 
-/// Every step of one epoch, from step `first`, meets a new sample.
+/// From step `first`, every step of one epoch has a new sample.
 fn by_sample(growing: &mut Growing<'_>, first: usize) {
     let bytes = growing.bytes();
     for step in first..(first + growing.epoch_steps()).min(growing.steps()) {
@@ -252,7 +252,7 @@ fn by_sample(growing: &mut Growing<'_>, first: usize) {
     }
 }
 
-/// As many keys as can be expected to have come by [`BOUND_BY`] of what is left: n (ln n + 0.6) draws.
+/// The number of keys is chosen so that all are expected by [`BOUND_BY`] of the remaining run: n (ln n + 0.6) draws.
 fn at_random(growing: &mut Growing<'_>, first: usize) {
     let draws = (BOUND_BY * growing.steps() as f64 - first as f64).max(4.0);
     let most = (2..400_u64).take_while(|&n| n as f64 * ((n as f64).ln() + 0.6) <= draws).last().unwrap_or(2);
@@ -278,7 +278,7 @@ fn long_tail(growing: &mut Growing<'_>) {
     });
 }
 
-/// Entries of one size, or one to a key.
+/// The entries have one size, or each key has its own size.
 fn cache(growing: &mut Growing<'_>, first: usize, key: &mut dyn FnMut(&mut Draw) -> u64) {
     let (same, bytes) = (growing.draw.chance(0.5), growing.bytes());
     let mut seen = std::collections::HashSet::new();
@@ -354,7 +354,7 @@ fn step_up(growing: &mut Growing<'_>) {
     }
 }
 
-/// Two to four groups, two tensors of state for each weight of a group.
+/// Two to four groups of weights; each weight of a group gets two tensors of state.
 fn lazy_state(growing: &mut Growing<'_>) {
     let weights: Vec<u64> = weights(growing.base).collect();
     let groups = growing.draw.int(2, 4) as usize;
@@ -386,14 +386,15 @@ fn random_sizes(growing: &mut Growing<'_>) {
     }
 }
 
-/// One entry a step, or one in a few; full at a twentieth to a fifth of the run, then the oldest makes room.
+/// One entry per step, or one in a few steps. The memory is full at a twentieth to a fifth of the run; then the oldest
+/// entry is removed.
 fn replay_memory(growing: &mut Growing<'_>) {
     let every = growing.draw.log_int(1, 5) as usize;
     let capacity = ((growing.draw.real(0.05, FULL_BY) * growing.steps() as f64) as usize / every).max(3);
     queue(growing, every, capacity);
 }
 
-/// One entry a step, or one in a few; full at a fifth to three fifths of the run.
+/// One entry per step, or one in a few steps. The memory is full at a fifth to three fifths of the run.
 fn slow_memory(growing: &mut Growing<'_>) {
     let every = growing.draw.log_int(1, 5) as usize;
     let capacity = ((growing.draw.real(FULL_BY, BOUND_BY) * growing.steps() as f64) as usize / every).max(3);
@@ -422,7 +423,7 @@ fn queue(growing: &mut Growing<'_>, every: usize, capacity: usize) {
     }
 }
 
-/// Holds between none and its depth; the loader and the training take turns at random.
+/// The queue has between 0 entries and its depth; the loader and the training act in random order.
 fn prefetch(growing: &mut Growing<'_>) {
     let (depth, bytes) = (growing.draw.int(2, 8), growing.bytes());
     let mut held = std::collections::VecDeque::new();
@@ -443,7 +444,7 @@ fn longest_so_far(growing: &mut Growing<'_>) {
     let (mut longest, mut held) = (0.0, None);
     let spread = growing.draw.real(0.1, 0.6);
     for step in 0..growing.steps() {
-        // The sum of four even draws is near enough to a bell, and bounded.
+        // The sum of four uniform draws is approximately bell-shaped, and bounded.
         let bell: f64 = (0..4).map(|_| growing.draw.real(-1.0, 1.0)).sum();
         let length = (spread * bell).exp();
         if length > longest {
@@ -457,7 +458,7 @@ fn longest_so_far(growing: &mut Growing<'_>) {
     }
 }
 
-/// Five to forty outputs of each evaluation; gone at its end, or when the next one begins.
+/// Five to forty outputs of each evaluation; freed at its end, or when the next one begins.
 fn eval_outputs(growing: &mut Growing<'_>) {
     let (count, until_next, bytes) = (growing.draw.int(5, 40) as usize, growing.draw.chance(0.4), growing.bytes());
     let base = growing.base;
@@ -491,7 +492,7 @@ fn held_over(growing: &mut Growing<'_>) {
     }
 }
 
-/// After each epoch the weights are kept if they are among the best so far; the k-th best goes.
+/// After each epoch the weights are kept if they are among the best so far; the worst of the k best is removed.
 fn best_few(growing: &mut Growing<'_>) {
     let k = growing.draw.int(1, 3) as usize;
     let weights: Vec<u64> = weights(growing.base).collect();
@@ -523,7 +524,8 @@ fn seconds(base: &Base, at: usize) -> f64 {
     base.time_ns(at).saturating_sub(base.time_ns(0)) as f64 / 1e9
 }
 
-/// Full when so many seconds have passed; of a hit nothing changes, a miss makes room by what was used longest ago.
+/// The cache is full after the drawn number of seconds. A hit changes nothing; a miss evicts the least recently used
+/// entry.
 fn lru_cache(growing: &mut Growing<'_>, soonest: f64, latest: f64) {
     let until = growing.draw.real(soonest.ln(), latest.ln()).exp();
     let (missed, same, bytes) = (growing.draw.real(0.3, 1.0), growing.draw.chance(0.5), growing.bytes());
@@ -534,7 +536,7 @@ fn lru_cache(growing: &mut Growing<'_>, soonest: f64, latest: f64) {
         }
         let at = growing.at(step);
         if seconds(growing.base, at) > until && !held.is_empty() {
-            // Hits move entries to the front: it is one of the older half that goes.
+            // Hits move entries to the front, so the evicted entry is one of the older half.
             let oldest = growing.draw.int(0, held.len() as u64 / 2) as usize;
             let gone = held.remove(oldest.min(held.len() - 1));
             growing.overlay.drop(at, gone);
@@ -544,10 +546,10 @@ fn lru_cache(growing: &mut Growing<'_>, soonest: f64, latest: f64) {
     }
 }
 
-/// A conversation has 1 to 12 requests and is forgotten when it was quiet for 5 to 40 seconds.
+/// A conversation has 1 to 12 requests and is forgotten after 5 to 40 quiet seconds.
 fn sessions(growing: &mut Growing<'_>) {
     let (quiet, bytes) = (growing.draw.real(5.0, 40.0), growing.bytes());
-    // When each ends, its requests left, and what it holds.
+    // For each conversation: its end, its remaining requests, and its blocks.
     let mut open: Vec<(f64, u64, Vec<Added>)> = Vec::new();
     for step in 0..growing.steps() {
         let at = growing.at(step);

@@ -1,8 +1,8 @@
 //! The leaks: seventeen causes, each as the blocks that it leaves behind in a stream.
 //!
-//! Guarantees: the steps, the bytes and the responsible frames of each leak are known. If the cause keeps what the training
-//! computes, a kept tensor is a copy of a recorded block (size, stack, position); otherwise it is a block of a new site.
-//! Refuses a base that cannot have the cause (no evaluation, no optimizer state).
+//! Guarantees: the steps, the bytes and the responsible frames of each leak are known. If the cause keeps what the
+//! training computes, a kept tensor is a copy of a recorded block (size, stack, position); otherwise it is a block of a
+//! new site. Refuses a base that cannot have the cause (no evaluation, no optimizer state).
 //!
 //! (Over 400 lines: seventeen causes, a short function each, beside the tables that name them.)
 
@@ -32,7 +32,7 @@ pub enum Cause {
     LossGraph,
     /// An evaluation's graph is kept.
     EvalGraph,
-    /// Each step's graph hangs on the one before, until the epoch is over.
+    /// Each step's graph refers to the previous one, until the epoch is over.
     HiddenChain,
     /// A hook keeps one to three activations.
     HookList,
@@ -57,7 +57,7 @@ pub enum Cause {
 }
 
 impl Cause {
-    /// Those of the first two parts.
+    /// The causes of the first two parts.
     pub const FIRST: [Self; 12] = [
         Self::TensorList,
         Self::MetricLists,
@@ -73,7 +73,7 @@ impl Cause {
         Self::StatesKept,
     ];
 
-    /// Those of trainings.
+    /// The causes in trainings.
     pub const TRAINING: [Self; 16] = [
         Self::TensorList,
         Self::MetricLists,
@@ -93,7 +93,7 @@ impl Cause {
         Self::ExceptionKept,
     ];
 
-    /// Those of servers.
+    /// The causes in servers.
     pub const SERVING: [Self; 6] = [
         Self::KvKept,
         Self::TensorList,
@@ -103,21 +103,21 @@ impl Cause {
         Self::ExceptionKept,
     ];
 
-    /// What a finding about it is to be called.
+    /// The right kinds of a finding about it.
     #[must_use]
     pub const fn kinds(self) -> &'static [FindingKind] {
         match self {
             Self::EvalGraph => &[FindingKind::EvalGraph],
             Self::LossGraph => &[FindingKind::GraphKept],
             Self::HiddenChain => &[FindingKind::HiddenChain],
-            // A graph that ends where the exception came, or the few tensors of one that came early.
+            // The graph up to the exception, or a few tensors if the exception came early.
             Self::Orphan => &[FindingKind::GraphKept, FindingKind::Leak],
             Self::GraphPerShape => &[FindingKind::PrivatePools],
             _ => &[FindingKind::Leak],
         }
     }
 
-    /// The patterns of which the finding may name one; any where there are none.
+    /// The right patterns of a finding; empty if any pattern is right.
     #[must_use]
     pub const fn patterns(self) -> &'static [Pattern] {
         match self {
@@ -199,7 +199,7 @@ impl Cause {
     }
 }
 
-/// How much a leaked tensor holds.
+/// The size of a leaked tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Size {
     /// At most 512 bytes.
@@ -238,7 +238,7 @@ impl Size {
     }
 }
 
-/// A leak as it was drawn for a run; every rank concerned gets the same.
+/// The leak that was drawn for a run; it is the same on every affected rank.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// What leaks.
@@ -247,9 +247,9 @@ pub struct Plan {
     pub size: Size,
     /// Where in a step.
     pub place: Place,
-    /// Seed of what else is drawn.
+    /// The seed of all further draws.
     pub seed: u64,
-    /// The new sites, where the cause makes some.
+    /// The new sites, if the cause needs any.
     pub sites: Vec<Site>,
 }
 
@@ -276,7 +276,7 @@ impl Plan {
     }
 }
 
-/// What a leak left in one rank's stream.
+/// The blocks of a leak in one rank's stream.
 #[derive(Clone, Debug, Default)]
 pub struct Left {
     /// Position and bytes of each leaked block, in order.
@@ -285,12 +285,12 @@ pub struct Left {
     pub frames: BTreeSet<Frame>,
 }
 
-/// The state that the optimizer made and kept.
+/// The optimizer state.
 fn optimizer_state(base: &Base) -> impl Iterator<Item = &Life> {
     base.lives.iter().filter(|life| life.phase == Some(Phase::Optimizer) && base.stays(life))
 }
 
-/// Gradients of a step: born in the backward pass, alive for long or beyond the step.
+/// The gradients of a step: allocated in the backward pass, and live for long or beyond the step.
 pub fn gradients(base: &Base, step: usize) -> impl Iterator<Item = &Life> {
     let span = base.steps[step];
     let long = (span.end - span.begin) / 10;
@@ -300,7 +300,7 @@ pub fn gradients(base: &Base, step: usize) -> impl Iterator<Item = &Life> {
     })
 }
 
-/// A number in `0..1` that belongs to a stack's frames, the same on every rank.
+/// A pseudo-random number in `0..1` from a stack's frames, the same on every rank.
 fn lot(frames: &[Frame], seed: u64) -> f64 {
     let mut hash = seed ^ 0xcbf2_9ce4_8422_2325;
     for frame in frames {
@@ -346,8 +346,8 @@ impl<'a> Leaking<'a> {
     }
 }
 
-/// The lines of which any names the place: the user's own frames from the innermost that all stacks share inwards, but not the
-/// outermost, which says nothing; the innermost frame where none is the user's own.
+/// The lines that are right answers: the user's own frames from the innermost shared one inwards, without the
+/// outermost, which is not specific. If no frame is the user's own, the innermost frame is the answer.
 fn to_blame(stacks: &[&[Frame]]) -> BTreeSet<Frame> {
     let own = |stack: &[Frame]| stack.iter().rev().filter(|frame| frame.is_user_code()).cloned().collect::<Vec<_>>();
     let foreign = stacks.iter().filter(|stack| own(stack).is_empty());
@@ -364,14 +364,15 @@ fn to_blame(stacks: &[&[Frame]]) -> BTreeSet<Frame> {
     frames
 }
 
-/// The innermost of the user's own frames outside a model's forward pass: what is done with the result is decided there.
+/// The innermost of the user's own frames outside a model's forward pass: that code decides what happens to the result.
 fn calls_the_model(stack: &[Frame]) -> Option<&Frame> {
     let is_forward = |frame: &Frame| matches!(frame.plain_function(), "forward" | "_call_impl" | "_wrapped_call_impl");
     let outermost = stack.iter().rposition(is_forward)?;
     stack[outermost + 1..].iter().find(|frame| frame.is_user_code())
 }
 
-/// Adds a leak to a rank's stream. `steps` are the steps in which it happens, for an evaluation's the evaluations.
+/// Adds a leak to a rank's stream. `steps` are the steps in which it leaks, or the evaluations for the leak of an
+/// evaluation.
 pub fn leak(base: &Base, plan: &Plan, sites: &Sites, steps: &[usize], overlay: &mut Overlay) -> Left {
     let mut draw = Draw::fork(plan.seed, "leak");
     let mut leaking = Leaking { base, overlay, left: Left::default(), stacks: Vec::new() };
@@ -449,7 +450,7 @@ pub fn leak(base: &Base, plan: &Plan, sites: &Sites, steps: &[usize], overlay: &
     leaking.finish(sites, plan)
 }
 
-/// Sizes of what lived before the first step and never went: the weights.
+/// The sizes of the weights: blocks that are allocated before the first step and never freed.
 pub fn weights(base: &Base) -> impl Iterator<Item = u64> {
     let first = base.steps.first().map_or(0, |span| span.end);
     let kept = base.lives.iter().take_while(move |life| life.born <= first);
@@ -459,14 +460,14 @@ pub fn weights(base: &Base) -> impl Iterator<Item = u64> {
     kept.chain(before).take(120)
 }
 
-/// Which of these blocks a graph or a hook holds, decided by their stacks.
+/// The blocks that a graph or a hook holds, chosen by their stacks.
 fn chosen<'a>(base: &Base, plan: &Plan, all: &[&'a Life]) -> Vec<&'a Life> {
     let lot = |life: &Life| lot(base.frames(life.stack), plan.seed);
     let share = Draw::fork(plan.seed, "share").real(0.6, 1.0);
     if plan.cause != Cause::HookList {
         return all.iter().copied().filter(|life| lot(life) < share).collect();
     }
-    // The lots of the stacks, each once: those with the lowest are hooked.
+    // The distinct numbers of the stacks; the stacks with the lowest numbers are hooked.
     let mut lots: Vec<f64> = all.iter().map(|life| lot(life)).collect();
     lots.sort_unstable_by(f64::total_cmp);
     lots.dedup();
@@ -488,10 +489,11 @@ fn concatenated(leaking: &mut Leaking<'_>, plan: &Plan, steps: &[usize], draw: &
     }
 }
 
-/// Hooks registered at one time at most, and calls of all of them a step: more would be noticed by the time they take.
+/// The most hooks registered at a time, and the most calls of all hooks per step. More would be noticed by their run
+/// time.
 const HOOKS_MAX: u64 = 24;
 
-/// In the n-th epoch since it began the hook is called n times a step, and keeps a clone each time.
+/// In the n-th epoch of the leak, the hook is called n times per step and keeps a clone each time.
 fn hooks_pile_up(leaking: &mut Leaking<'_>, plan: &Plan, steps: &[usize], draw: &mut Draw) {
     let (base, site) = (leaking.base, plan.sites[0]);
     let bytes = plan.size.bytes(base, draw);
@@ -508,7 +510,8 @@ fn hooks_pile_up(leaking: &mut Leaking<'_>, plan: &Plan, steps: &[usize], draw: 
     }
 }
 
-/// Pieces of 64 B to 4 KiB: the allocator rounds, so small ones rise once in a few steps.
+/// Pieces have 64 B to 4 KiB. The allocator rounds sizes up, so with small pieces memory rises only once in a few
+/// steps.
 fn history_grows(leaking: &mut Leaking<'_>, plan: &Plan, steps: &[usize], draw: &mut Draw) {
     let piece = draw.log_int(16, 1024) * 4;
     let (mut held, fraction) = (None, draw.unit());
@@ -531,7 +534,7 @@ fn graph_per_shape(leaking: &mut Leaking<'_>, plan: &Plan, steps: &[usize], draw
     }
 }
 
-/// The input and the few tensors that the frames held when the exception came, at any point of the forward pass.
+/// The input and the few tensors that the frames held at the exception, which occurs at any point of the forward pass.
 fn exceptions_kept(leaking: &mut Leaking<'_>, plan: &Plan, steps: &[usize], draw: &mut Draw) {
     let base = leaking.base;
     let input = plan.size.bytes(base, draw);
@@ -546,8 +549,8 @@ fn exceptions_kept(leaking: &mut Leaking<'_>, plan: &Plan, steps: &[usize], draw
     }
 }
 
-/// Everything of an epoch goes when the next one's first step is through. Until then each backward pass goes through the graphs
-/// of all steps before, and allocates for every block in them.
+/// All memory of an epoch is freed after the first step of the next one. Until then each backward pass traverses the
+/// graphs of all previous steps, and allocates for every block in them.
 fn hidden_chain(leaking: &mut Leaking<'_>, plan: &Plan, steps: &[usize]) {
     let base = leaking.base;
     let (mut held, mut earlier) = (Vec::new(), Vec::new());

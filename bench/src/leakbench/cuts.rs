@@ -1,9 +1,9 @@
-//! Where site tables are taken: at a recording's own marks, at boundaries that were found in it, or at windows as a live
-//! agent cuts them.
+//! The points at which site tables are taken: at a recording's own marks, at boundaries that were found in it, or at
+//! windows as a live agent cuts them.
 //!
-//! Guarantees: what stands in for an import sees events, stacks and nothing else; windows follow the live worker's rule (four a
-//! second at first, one a second from half a minute on, one in ten seconds while nothing happens, earlier where events are
-//! dense). Deterministic.
+//! Guarantees: the simulated import has only events and stacks. Windows follow the live worker's rule: four per second
+//! at first, one per second after half a minute, one per ten seconds while idle, and earlier where events are dense.
+//! The result is deterministic.
 
 use std::collections::HashMap;
 
@@ -20,26 +20,26 @@ use super::site::Sites;
 pub enum Cuts {
     /// At the recording's own marks of steps and epochs.
     Marks,
-    /// At boundaries that were found; each with the number of the event before which it lies.
+    /// At boundaries that were found; each with the number of the event that follows it.
     Found(Vec<(u64, Mark)>),
-    /// At windows of time, as they come.
+    /// At windows of time.
     Live,
 }
 
 /// The first windows of a live process.
 const FIRST_NS: u64 = 250_000_000;
-/// Later ones are a thirty-second of the time since the first, up to this.
+/// Later windows last a thirty-second of the time since the first, but at most this.
 const USUAL_NS: u64 = 1_000_000_000;
 const SHARE: u64 = 32;
-/// How long nothing may happen before a window says so.
+/// The length of a window without events.
 const QUIET_NS: u64 = 10 * USUAL_NS;
-/// Events that end a window before its time.
+/// The number of events that ends a window early.
 const WINDOW_EVENTS: u64 = 65_536;
 
 /// The windows of a live process.
 #[derive(Clone, Debug, Default)]
 pub struct Windows {
-    /// When the first window began, and when the one under way did; `None` before the first event.
+    /// The begin of the first window and of the current one; `None` before the first event.
     since_ns: Option<u64>,
     begun_ns: u64,
     events: u64,
@@ -47,7 +47,7 @@ pub struct Windows {
 }
 
 impl Windows {
-    /// An event comes: the windows that end before it go to `sink`, each with its number and its end.
+    /// Called before an event: passes the windows that end before it to `sink`, each with its number and its end.
     pub fn until(&mut self, time_ns: u64, sink: &mut dyn FnMut(u64, u64)) {
         let since_ns = *self.since_ns.get_or_insert_with(|| {
             self.begun_ns = time_ns;
@@ -83,7 +83,7 @@ pub fn found(base: &Base, sites: &Sites, overlay: &Overlay) -> Cuts {
     let (Some(first), Some(last)) = (events.first(), events.last()) else { return Cuts::Found(Vec::new()) };
     let marks = marks(found, (first.time_ns, last.time_ns));
     let placed = marks.into_iter().map(|mark| {
-        // What ends comes behind all events of its moment, what begins before them, as in an import.
+        // As in an import, an end mark follows all events of its time, and a begin mark precedes them.
         let ends = matches!(
             mark.kind,
             MarkKind::StepEnd(_) | MarkKind::EpochEnd(_) | MarkKind::PhaseEnd(_) | MarkKind::WindowEnd(_)
@@ -110,7 +110,8 @@ fn numbered<'a>(stacks: impl Iterator<Item = &'a Vec<Frame>>) -> (Vec<Frame>, Ve
     (frames, stacks)
 }
 
-/// The marks that an import makes of what was found: there is always an epoch, and one step where nothing else is.
+/// The marks that an import makes from found boundaries. There is always an epoch, and one step if nothing else was
+/// found.
 fn marks(found: Boundaries, all: (u64, u64)) -> Vec<Mark> {
     let whole = Span { begin_ns: all.0, end_ns: all.1 };
     let epochs = if found.epochs.is_empty() { vec![whole] } else { found.epochs };
@@ -128,7 +129,7 @@ fn marks(found: Boundaries, all: (u64, u64)) -> Vec<Mark> {
     marks
 }
 
-/// Of marks at one place what ends comes first, the inner before the outer.
+/// The order of marks at one position: ends first, inner before outer.
 const fn order(kind: &MarkKind) -> u8 {
     match kind {
         MarkKind::PhaseEnd(_) | MarkKind::RegionEnd(_) => 0,

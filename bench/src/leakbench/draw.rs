@@ -1,7 +1,7 @@
 //! Seeded random draws (xoshiro256++), the same on every machine and in every build.
 //!
-//! Guarantees: a stream depends on its seed alone; [`Draw::fork`] gives a stream of its own to each name, so that one more
-//! draw in one place moves nothing elsewhere. Not for secrets.
+//! Guarantees: a stream depends only on its seed. [`Draw::fork`] gives each name a separate stream, so that one more
+//! draw in one place changes nothing elsewhere. Not suitable for secrets.
 
 /// A stream of random numbers.
 #[derive(Clone, Debug)]
@@ -44,22 +44,22 @@ impl Draw {
         result
     }
 
-    /// Evenly in `0..1`.
+    /// Uniformly distributed in `0..1`.
     pub fn unit(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// Evenly in `low..high`.
+    /// Uniformly distributed in `low..high`.
     pub fn real(&mut self, low: f64, high: f64) -> f64 {
         low + (high - low) * self.unit()
     }
 
-    /// Evenly in `low..=high`; `low` where there is nothing between.
+    /// Uniformly distributed in `low..=high`; `low` if the range is empty.
     pub fn int(&mut self, low: u64, high: u64) -> u64 {
         if high <= low { low } else { low + (self.unit() * (high - low + 1) as f64) as u64 }
     }
 
-    /// Evenly on a logarithmic scale in `low..=high`, both at least 1.
+    /// Uniformly distributed on a logarithmic scale in `low..=high`, both at least 1.
     pub fn log_int(&mut self, low: u64, high: u64) -> u64 {
         let drawn = self.real((low as f64).ln(), (high as f64 + 1.0).ln()).exp() as u64;
         drawn.clamp(low, high.max(low))
@@ -70,10 +70,10 @@ impl Draw {
         self.unit() < probability
     }
 
-    /// One of these.
+    /// A random element.
     ///
     /// # Panics
-    /// When there are none.
+    /// The slice is empty.
     pub fn of<'a, T>(&mut self, all: &'a [T]) -> &'a T {
         &all[self.int(0, all.len() as u64 - 1) as usize]
     }

@@ -1,12 +1,12 @@
-//! A base with what is added to it, event by event.
+//! A base with its added blocks, event by event.
 //!
-//! Guarantees: what is added lies where the caching allocator would have put it ([`Arena`]).
+//! Guarantees: added blocks are placed as by the caching allocator ([`Arena`]).
 
 use super::arena::Arena;
 use super::base::{Base, Passing};
 use super::overlay::Overlay;
 
-/// Every event of a base with what is added to it, in order, each with the position behind which it happens.
+/// Passes every event of a base and its added blocks to `sink`, in order, each with the position after which it occurs.
 pub fn pass(base: &Base, overlay: Overlay, sink: &mut dyn FnMut(usize, &Passing)) {
     let mut arena = Arena::default();
     let changes = overlay.sorted();

@@ -1,8 +1,8 @@
 //! Time to out of memory against the truth: leaky runs on devices that are just large enough for most of them.
 //!
-//! Guarantees: the truth is the first sample point at which reserved memory exceeds the device; estimates are read halfway
-//! there. Half of the trainings pause after every epoch (a checkpoint, an evaluation elsewhere) for up to twice an epoch's
-//! length. Refuses runs whose leak does not fill the device: the leak is at least a fifth of the peak.
+//! Guarantees: the truth is the first sample point at which reserved memory exceeds the device; estimates are read
+//! halfway there. Half of the trainings pause after every epoch (a checkpoint, an evaluation elsewhere) for up to twice
+//! an epoch's length. Refuses runs whose leak does not fill the device: the leak is at least a fifth of the peak.
 
 use memctl_model::{Boundary, Frame, SiteTable};
 use serde_json::{Value, json};
@@ -57,7 +57,7 @@ fn fill(corpus: &Corpus, number: u64) -> Option<Full> {
     });
     let full_ns = full.min()?;
     let begun_ns = leaking.first()?.first()?.time_ns;
-    // Half of the way has to lie behind the begin of the leak by a good part of the run.
+    // The halfway point must follow the begin of the leak by a good part of the run.
     let early = truth.begun_ns.saturating_sub(begun_ns) * 4 < full_ns.saturating_sub(begun_ns);
     if leaked < total / 5 || !early {
         return None;

@@ -1,6 +1,6 @@
-//! One epoch of 20,000 steps: pretraining as it is done.
+//! One epoch of 20,000 steps, as is usual in pretraining.
 //!
-//! Guarantees: everything follows from the part and the run's number. The tables are [`super::long_stream`]'s.
+//! Guarantees: the part and the run's number determine everything. The tables are [`super::long_stream`]'s.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -20,10 +20,10 @@ use super::serving::twentieths;
 use super::site::Sites;
 use super::stream::Stream;
 
-/// A leak that was not found when it had leaked so often was missed.
+/// A leak that is not found within this number of leaks counts as missed.
 pub const FOUND_WITHIN_TIMES: u64 = 30;
 
-/// What leaks once in a while.
+/// The causes that leak occasionally.
 const CAUSES: [Cause; 10] = [
     Cause::TensorList,
     Cause::EvalGraph,
@@ -37,7 +37,7 @@ const CAUSES: [Cause; 10] = [
     Cause::ExceptionKept,
 ];
 
-/// What may grow in one epoch without leaking.
+/// The kinds of growth within one epoch that are not leaks.
 const BENIGN: [Kind; 13] = [
     Kind::CacheBySample,
     Kind::CacheAtRandom,
@@ -54,7 +54,7 @@ const BENIGN: [Kind; 13] = [
     Kind::BestFew,
 ];
 
-/// A base with the run's many steps, each a single moment, in which those that leak have the blocks of a recorded step.
+/// A base with the run's many steps. Each step is a single moment; steps that leak have the blocks of a recorded step.
 fn many_steps(base: &Base, steps: &[usize], seed: u64) -> Base {
     let tick = |step: usize| Event {
         time_ns: BEGIN_NS + step as u64,
@@ -72,7 +72,7 @@ fn many_steps(base: &Base, steps: &[usize], seed: u64) -> Base {
     many.lives = stays.map(|life| Life { born: 0, died: None, ..*life }).collect();
     let mut draw = Draw::fork(seed, "like");
     let like = draw.int(base.steps.len() as u64 / 2, base.steps.len() as u64 - 2) as usize;
-    // One in the middle always: sizes and places of what is added are read off it.
+    // The middle step always has blocks, because sizes and places of added blocks are derived from it.
     let mut leaking: BTreeSet<usize> = steps.iter().copied().collect();
     leaking.insert(STEPS / 2);
     for &step in &leaking {
@@ -159,7 +159,7 @@ fn leak(
     });
 }
 
-/// The phase in which the blocks of a recorded stack are born.
+/// The phase in which the blocks of a recorded stack are allocated.
 fn phases(base: &Base, evaluates: bool) -> BTreeMap<StackId, Phase> {
     let born = base.lives.iter().filter_map(|life| Some((life.stack, life.phase?)));
     born.map(|(stack, phase)| (stack, if evaluates { Phase::Eval } else { phase })).collect()

@@ -1,8 +1,8 @@
-//! The tables of one epoch of 20,000 steps, made as they are asked for.
+//! The tables of one epoch of 20,000 steps, computed on demand.
 //!
-//! Guarantees: they are those of a recorded training's steps, over and over, with what is added to them; blocks that are added
-//! have the true sizes that the caching allocator gives them. 20,000 tables are not kept. Peaks within a step are the recorded
-//! step's and what had been added by its end. Refuses trainings whose own memory has not settled by their last half.
+//! Guarantees: they repeat the tables of a recorded training's steps and include the added blocks, which have the sizes
+//! of the caching allocator. The 20,000 tables are not kept. The peak within a step is the recorded step's peak plus
+//! the blocks added by its end. Refuses trainings whose own memory has not settled by their last half.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use super::overlay::{Change, Overlay};
 pub const STEPS: usize = 20_000;
 /// When the first step ends.
 pub const BEGIN_NS: u64 = 1_767_225_600_000_000_000;
-/// Detectors are asked so often where nothing leaks.
+/// The number of steps between two queries of the detectors where nothing leaks.
 const ASKED_EVERY: usize = 200;
 
 /// Blocks and bytes from a step on.
@@ -24,12 +24,12 @@ type Course = Vec<(usize, u64, u64)>;
 
 /// The tables of a rank.
 pub struct LongStream {
-    /// The recorded steps that come again and again.
+    /// The recorded steps that are repeated.
     steps: Arc<Vec<SiteTable>>,
-    /// What was added, by stack and phase of birth, and the private pools by stack.
+    /// Added blocks by stack and phase of allocation, and private pools by stack.
     rows: BTreeMap<(StackId, Option<Phase>), Course>,
     pools: BTreeMap<StackId, Course>,
-    /// Allocated, requested and reserved bytes of what was added, from a step on.
+    /// Allocated, requested and reserved bytes of added blocks, from a step on.
     levels: Vec<(usize, [u64; 3])>,
     asked: BTreeSet<usize>,
     step_ns: u64,
@@ -40,13 +40,13 @@ fn at<T>(course: &[T], step: usize, of: impl Fn(&T) -> usize) -> Option<&T> {
 }
 
 impl LongStream {
-    /// How many tables there are.
+    /// The number of tables.
     #[must_use]
     pub const fn len(&self) -> usize {
         STEPS
     }
 
-    /// Whether detectors are asked after a step.
+    /// Whether detectors are queried after a step.
     #[must_use]
     pub fn asks_after(&self, step: usize) -> bool {
         step % ASKED_EVERY == ASKED_EVERY - 1 || self.asked.contains(&step)
@@ -105,13 +105,13 @@ impl LongStream {
     }
 }
 
-/// The steps of a training once it has settled, as of one epoch; `None` of one that still grows.
+/// The steps of a training after it has settled, as steps of one epoch; `None` if it still grows.
 pub fn settled_steps(tables: &[SiteTable]) -> Option<Vec<SiteTable>> {
     let steps: Vec<&SiteTable> = tables.iter().filter(|table| table.boundary == Boundary::StepEnd).collect();
     let last = &steps[steps.len() / 2..steps.len() * 19 / 20];
     let bytes = |table: &&SiteTable| table.counters.allocated_bytes;
     let (least, most) = (last.iter().map(bytes).min()?, last.iter().map(bytes).max()?);
-    // Step ends differ in what the last batch left; they do not drift.
+    // Step ends may differ by the memory of the last batch, but must not drift.
     let drifts = last.first().map(bytes)?.abs_diff(last.last().map(bytes)?) > (most - least) / 2 + (1 << 20);
     (last.len() >= 20 && !drifts).then(|| last.iter().map(|&table| in_one_epoch(table)).collect())
 }
@@ -127,7 +127,7 @@ fn in_one_epoch(table: &SiteTable) -> SiteTable {
     SiteTable { rows: rows.into_values().collect(), ..table.clone() }
 }
 
-/// What an overlay comes to, step by step.
+/// The levels of an overlay, step by step.
 pub fn added(
     overlay: Overlay,
     phases: &BTreeMap<StackId, Phase>,

@@ -1,8 +1,9 @@
 //! leakbench: recall and false alarms of leak detection.
 //!
-//! Recorded trainings and made servers that leak nothing are passed through the block map with leaks or harmless growth added to
-//! them; memctl's judge and four rivals see the site tables that a daemon sees, boundary by boundary, and are scored by what
-//! was added. Everything follows from seeds. `bench/leakbench/README.md` has the method, the distributions and how the parts are divided.
+//! Recorded trainings and generated servers without leaks are passed through the block map, with added leaks or
+//! harmless growth. memctl's judge and four rivals receive the site tables of a daemon, boundary by boundary, and are
+//! scored against the added leaks. Seeds determine everything. `bench/leakbench/README.md` has the method, the
+//! distributions and the division into parts.
 
 mod ahead;
 mod arena;
@@ -62,7 +63,7 @@ struct Options {
     json: Option<PathBuf>,
     /// Lists each run that memctl got wrong.
     wrong: bool,
-    /// One run alone, leaky or clean: what memctl says of it, as it goes on.
+    /// Shows one run, leaky or clean: memctl's verdicts over its course.
     show: Option<(u64, bool)>,
     /// Only the table of out-of-memory forecasts.
     ahead: bool,
@@ -111,7 +112,7 @@ fn options(words: &[String]) -> Result<Options, Box<dyn Error>> {
     Ok(options)
 }
 
-/// A part as it is seen in one way.
+/// A part in one view.
 struct Corpus {
     part: Part,
     view: View,
@@ -127,7 +128,7 @@ impl Corpus {
         }
     }
 
-    /// A run in which nothing grows but a memory that fills slowly; a long epoch has none.
+    /// A run in which only a memory grows that fills slowly; long epochs have no such run.
     fn make_slow(&self, number: u64) -> Option<runs::Run> {
         match self.view {
             View::Marked | View::Unmarked => Some(runs::make_slow(self.part, self.view, &self.trainings, number)),
@@ -137,10 +138,10 @@ impl Corpus {
     }
 }
 
-/// Runs what the command line asks for.
+/// Runs the benchmark with the options of the command line.
 ///
 /// # Errors
-/// When a training cannot be read or an option is unknown.
+/// A training cannot be read or an option is unknown.
 pub fn run(words: &[String]) -> Result<(), Box<dyn Error>> {
     let options = options(words)?;
     let mut corpus = Corpus { part: options.part, view: View::Marked, trainings: parts::trainings(options.part)? };
@@ -195,7 +196,7 @@ fn one_view(corpus: &Corpus, options: &Options) -> serde_json::Value {
     json
 }
 
-/// Memories that fill at a steady rate for a long part of a run: who calls them leaks before they are full.
+/// Memories that fill at a steady rate for a long part of a run: which detectors call them leaks before they are full.
 fn slow(corpus: &Corpus, runs: u64, names: &[&str]) -> (String, serde_json::Value) {
     let outcomes: Vec<Vec<score::Outcome>> =
         in_parallel(runs, |number, detectors| Some(score::judge(&corpus.make_slow(number)?, detectors)))
@@ -226,7 +227,7 @@ fn slow(corpus: &Corpus, runs: u64, names: &[&str]) -> (String, serde_json::Valu
     (text, json.collect())
 }
 
-/// What was added to a run, and what memctl says of it whenever that changes.
+/// Prints what was added to a run, and memctl's verdict whenever it changes.
 fn show(run: &runs::Run) {
     println!("{}, {} ranks, also growing: {:?}", run.name, run.streams.len(), run.benign);
     if let Some(truth) = &run.truth {
@@ -263,7 +264,7 @@ fn show(run: &runs::Run) {
     });
 }
 
-/// The first sentence about a run, and whether it is true.
+/// Prints the first sentence about a run, and whether it is true.
 fn show_sentence(run: &runs::Run) {
     let mut detectors = detect::all();
     detectors.truncate(1);
@@ -301,7 +302,7 @@ fn wrong(run: &Scored) -> Option<String> {
     Some(format!("run {} of {} (also growing: {}): {said}", run.number, run.training, growing.join(", ")))
 }
 
-/// Makes and judges so many runs, on as many threads as there are cores. A run depends on its number alone.
+/// Makes and judges `runs` runs, with one thread per core. A run depends only on its number.
 fn in_parallel<T: Send>(runs: u64, judge: impl Fn(u64, &mut [Box<dyn detect::Detector>]) -> T + Sync) -> Vec<T> {
     let next = AtomicU64::new(0);
     let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
@@ -318,7 +319,7 @@ fn in_parallel<T: Send>(runs: u64, judge: impl Fn(u64, &mut [Box<dyn detect::Det
             }
         };
         let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
-        // A worker that panicked is a fault of this program: it ends with it.
+        // A worker that panicked is a bug of this program, so the program ends.
         workers.into_iter().flat_map(|worker| worker.join().expect("a worker panicked")).collect()
     });
     judged.sort_by_key(|&(number, _)| number);

@@ -1,6 +1,6 @@
-//! What the benchmark adds to one rank's stream: blocks, where they come and where they go.
+//! What the benchmark adds to one rank's stream: blocks, with the positions at which they are allocated and freed.
 //!
-//! Guarantees: no block is given back before it was made.
+//! Guarantees: no block is freed before it is allocated.
 
 use memctl_model::StackId;
 
@@ -15,17 +15,17 @@ pub enum Change {
     Keep {
         /// Requested bytes.
         size: u64,
-        /// By whom.
+        /// The stack that allocates it.
         stack: StackId,
     },
-    /// A CUDA graph is captured: a private pool of its own, which is never given back.
+    /// A CUDA graph is captured: it has its own private pool, which is never released.
     Capture {
-        /// Bytes that it asks for.
+        /// Requested bytes.
         size: u64,
         /// The stack that captures it.
         stack: StackId,
     },
-    /// It is given back.
+    /// It is freed.
     Drop,
 }
 
@@ -33,19 +33,19 @@ pub enum Change {
 #[derive(Clone, Debug, Default)]
 pub struct Overlay {
     changes: Vec<(usize, Added, Change)>,
-    /// Where each block was made.
+    /// The position at which each block is allocated.
     born: Vec<usize>,
 }
 
 impl Overlay {
-    /// Allocates a block behind the moment at a position.
+    /// Allocates a block after the moment at a position.
     pub fn keep(&mut self, at: usize, size: u64, stack: StackId) -> Added {
         let block = self.add(at);
         self.changes.push((at, block, Change::Keep { size, stack }));
         block
     }
 
-    /// Captures a graph behind the moment at a position.
+    /// Captures a graph after the moment at a position.
     pub fn capture(&mut self, at: usize, size: u64, stack: StackId) {
         let block = self.add(at);
         self.changes.push((at, block, Change::Capture { size, stack }));
@@ -56,7 +56,7 @@ impl Overlay {
         Added(self.born.len() as u32 - 1)
     }
 
-    /// Gives a block back behind the moment at a position, and never before it was made: requests overlap.
+    /// Frees a block after the moment at a position, but never before its allocation, because requests overlap.
     pub fn drop(&mut self, at: usize, block: Added) {
         let at = at.max(self.born.get(block.0 as usize).copied().unwrap_or(at));
         self.changes.push((at, block, Change::Drop));
@@ -68,7 +68,7 @@ impl Overlay {
         self.changes.is_empty()
     }
 
-    /// The changes in the order of the stream, those at one place in the order in which they were made.
+    /// The changes in the order of the stream; changes at one position stay in the order in which they were added.
     #[must_use]
     pub fn sorted(mut self) -> Vec<(usize, Added, Change)> {
         self.changes.sort_by_key(|&(at, ..)| at);

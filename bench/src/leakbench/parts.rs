@@ -1,7 +1,7 @@
 //! The parts of the corpus and the views of it; the trainings that a part is made of.
 //!
-//! Guarantees: parts that are tuned on share neither trainings nor seeds with those that are reported. The first two parts are
-//! those of earlier tables and stay as they were; the other two have more causes, and processes that do different things.
+//! Guarantees: tuning parts share neither trainings nor seeds with reporting parts. The first two parts are those of
+//! earlier tables and do not change. The other two have more causes, and runs whose processes do different things.
 
 use std::error::Error;
 use std::sync::{Arc, OnceLock};
@@ -20,22 +20,22 @@ use super::site::Sites;
 /// A part of the corpus.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// To look at while detectors are built.
+    /// For the development of detectors.
     Tune,
-    /// To report on, looked at last.
+    /// For reported figures; evaluated last.
     Report,
-    /// To look at, with all causes.
+    /// For the development of detectors, with all causes.
     Tune2,
-    /// To report on, with all causes.
+    /// For reported figures, with all causes.
     Report2,
 }
 
-/// How a run is seen.
+/// The view of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum View {
     /// With its marks of steps, epochs and phases.
     Marked,
-    /// Without any: boundaries are what an import finds.
+    /// Without marks, with the boundaries that an import finds.
     Unmarked,
     /// Servers: no steps, no epochs, windows as a live agent cuts them.
     Serving,
@@ -106,7 +106,7 @@ impl Part {
         }
     }
 
-    /// What every draw of the part begins with.
+    /// The seed of every draw of the part.
     #[must_use]
     pub const fn seed(self) -> u64 {
         match self {
@@ -123,7 +123,7 @@ impl Part {
         self.seed() ^ (number << 1 | leaky as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)
     }
 
-    /// The causes that take turns in trainings.
+    /// The causes through which trainings cycle.
     #[must_use]
     pub const fn causes(self) -> &'static [Cause] {
         match self {
@@ -132,7 +132,7 @@ impl Part {
         }
     }
 
-    /// What servers of the part do.
+    /// The styles of the part's servers.
     #[must_use]
     pub const fn styles(self) -> &'static [Style] {
         match self {
@@ -141,19 +141,19 @@ impl Part {
         }
     }
 
-    /// Whether some runs are of processes that do different things.
+    /// Whether some runs have processes that do different things.
     #[must_use]
     pub const fn processes(self) -> bool {
         matches!(self, Self::Tune2 | Self::Report2)
     }
 }
 
-/// A training with the streams of its ranks; where only one was recorded, all ranks do the same.
+/// A training with the streams of its ranks; if only one rank was recorded, all ranks repeat it.
 pub struct Training {
     /// Its name.
     pub name: &'static str,
     bases: Vec<Arc<Base>>,
-    /// What each stream comes to with nothing added, with marks and without.
+    /// The result of each stream without additions, with marks and without.
     marked: Vec<Arc<Replayed>>,
     unmarked: Vec<OnceLock<Arc<Replayed>>>,
     settled: OnceLock<Option<Arc<Vec<SiteTable>>>>,
@@ -166,14 +166,14 @@ impl Training {
         &self.bases[rank % self.bases.len()]
     }
 
-    /// The first rank's steps once the training has settled, if it does.
+    /// The first rank's steps after the training has settled; `None` if it does not settle.
     #[must_use]
     pub fn settled(&self) -> Option<Arc<Vec<SiteTable>>> {
         let settled = || settled_steps(&self.marked.first()?.tables).map(Arc::new);
         self.settled.get_or_init(settled).clone()
     }
 
-    /// What the stream of a rank comes to.
+    /// The result of a rank's stream without additions.
     #[must_use]
     pub fn plain(&self, rank: usize, view: View) -> Arc<Replayed> {
         let index = rank % self.bases.len();
@@ -191,7 +191,7 @@ impl Training {
 /// Reads the trainings of a part.
 ///
 /// # Errors
-/// When one cannot be read, or its events contradict the block map.
+/// A training cannot be read, or its events contradict the block map.
 pub fn trainings(part: Part) -> Result<Vec<Training>, Box<dyn Error>> {
     part.trainings().iter().map(|&name| training(name)).collect()
 }
@@ -212,8 +212,8 @@ fn training(name: &'static str) -> Result<Training, Box<dyn Error>> {
         None => Ok(Training { name, bases, marked, unmarked, settled: OnceLock::new() }),
     }
 }
-/// What a recorded training shows with nothing added, which is no false alarm: the lengths of three of them leave reserved
-/// memory behind that nothing fits into, in the curricula 850 MiB and 1,010 MiB over their epochs.
+/// The findings of a recorded training without additions, which are not false alarms. In three trainings, varying
+/// lengths leave reserved memory that no request fits into: 850 MiB and 1,010 MiB over the epochs of the curricula.
 #[must_use]
 pub fn own_findings(training: &str) -> &'static [FindingKind] {
     match training {

@@ -1,8 +1,9 @@
 //! A stream through the block map, as the agent's batch stage passes it: the site tables at its boundaries.
 //!
-//! Guarantees: with marks epoch, step and phase of birth, boundaries and peaks are those of a live agent (a test compares with
-//! the batch stage itself), without them what [`super::cuts`] finds takes their place; injected blocks have addresses of their
-//! own by the caching allocator's rules, so that the map finds no contradiction. Refuses nothing; what the map had to put right is counted in [`Replayed::anomalies`].
+//! Guarantees: with marks, the epoch, step and phase of an allocation, boundaries and peaks are those of a live agent
+//! (a test compares with the batch stage). Without marks, the boundaries of [`super::cuts`] replace them. Injected
+//! blocks have separate addresses by the caching allocator's rules, so that the map finds no contradiction. Corrections
+//! of the map are counted in [`Replayed::anomalies`].
 
 use memctl_analysis::{Anomalies, Birth, BlockMap};
 use memctl_model::{Action, Boundary, DeviceIndex, Event, MarkKind, Peaks, Phases, SiteTable, StackId};
@@ -15,33 +16,33 @@ use super::overlay::Overlay;
 /// One of Scalene's samples that was settled: an allocation that set a new high of the footprint.
 #[derive(Clone, Copy, Debug)]
 pub struct Settled {
-    /// Tables that came before it.
+    /// The number of tables before it.
     pub tables_before: usize,
     /// The stack that allocated it.
     pub stack: StackId,
-    /// Whether it was given back before the next new high.
+    /// Whether it was freed before the next new high.
     pub freed: bool,
 }
 
-/// What a rank's stream comes to.
+/// The result of a rank's stream.
 #[derive(Clone, Debug, Default)]
 pub struct Replayed {
     /// Site tables in order.
     pub tables: Vec<SiteTable>,
-    /// The position of each of them: the moment behind which it was taken.
+    /// The position of each of them: the moment after which it was taken.
     pub at: Vec<usize>,
     /// Scalene's samples in order.
     pub settled: Vec<Settled>,
-    /// What the block map had to put right.
+    /// The corrections of the block map.
     pub anomalies: Anomalies,
 }
 
-/// Footprint between two of Scalene's samples. Its own default is ten times as much, which suits a process that holds
-/// everything; live device memory of small models seldom moves that far.
+/// The change of the footprint between two of Scalene's samples. Scalene's default is ten times as much, which suits
+/// the memory of a whole process. Live device memory of small models seldom changes that much.
 const SCALENE_BYTES: u64 = 1_048_573;
 
-/// Scalene's sampling: each time the footprint is a threshold above its highest so far, the sample before is settled and the
-/// allocation at hand is followed.
+/// Scalene's sampling: each time the footprint exceeds its previous maximum by a threshold, the previous sample is
+/// settled and the current allocation is followed.
 #[derive(Debug, Default)]
 struct Sampler {
     next_at_bytes: u64,
@@ -75,15 +76,15 @@ struct Rank<'a> {
     epoch_peaks: Peaks,
     sampler: Sampler,
     cuts: &'a Cuts,
-    /// How many of the boundaries that were found have come.
+    /// The number of found boundaries that have been passed.
     found: usize,
     windows: Windows,
-    /// The position at hand.
+    /// The current position.
     at: usize,
     out: Replayed,
 }
 
-/// Passes a base with what is added to it through the block map.
+/// Passes a base with its added blocks through the block map.
 #[must_use]
 pub fn replay(base: &Base, overlay: Overlay, cuts: &Cuts) -> Replayed {
     let mut rank = Rank {
@@ -131,7 +132,7 @@ impl Rank<'_> {
         self.sampler.event(event, footprint, self.out.tables.len(), &mut self.out.settled);
     }
 
-    /// The boundaries that were found before an event, by its number.
+    /// Passes the found boundaries before an event, by its number.
     fn found(&mut self, event: u64) {
         let Cuts::Found(found) = self.cuts else { return };
         while let Some((_, mark)) = found.get(self.found).filter(|(before, _)| *before <= event) {

@@ -1,6 +1,6 @@
 //! The results of a part: tables to read, and a JSON file for comparisons.
 //!
-//! Guarantees: every figure is of runs that are named by the options and the seeds; no run is left out.
+//! Guarantees: options and seeds determine the runs behind every figure; no run is left out.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -16,12 +16,12 @@ use super::score::{Delay, Outcome};
 use super::server_runs::FOUND_WITHIN_SECONDS;
 use super::tally::{Share, bytes, middle, quantile, table};
 
-/// What remains of a run.
+/// The result of a run.
 #[derive(Debug)]
 pub struct Scored {
-    /// Cause, rate, size and whether all ranks leak; `None` of a clean run.
+    /// Cause, rate, size and whether all ranks leak; `None` for a clean run.
     pub leak: Option<(Cause, &'static str, &'static str, &'static str)>,
-    /// What else grew.
+    /// Other growth.
     pub benign: Vec<Kind>,
     /// The training.
     pub training: &'static str,
@@ -36,7 +36,7 @@ fn notified(of: &[&Outcome]) -> u32 {
     of.iter().flat_map(|outcome| outcome.notified).sum()
 }
 
-/// The kinds of finding of which there was a notification, and how many.
+/// The kinds of finding with notifications, and their number.
 fn notified_by_kind(of: &[&Outcome]) -> Vec<(String, Value)> {
     let counts = FindingKind::ALL
         .into_iter()
@@ -47,7 +47,7 @@ fn notified_by_kind(of: &[&Outcome]) -> Vec<(String, Value)> {
 
 /// See the module.
 pub struct Report<'a> {
-    /// How the runs were seen.
+    /// The view of the runs.
     pub view: View,
     /// Leaky and clean runs.
     pub runs: &'a [Scored],
@@ -69,7 +69,7 @@ impl Report<'_> {
         self.runs.iter().filter(|run| run.leak.is_none() && which(run)).map(|run| &run.outcomes[detector]).collect()
     }
 
-    /// Whether a leak was found in good time: within two minutes in a server, within thirty rises in a long epoch.
+    /// Whether a leak was found in time: within two minutes in a server, within thirty rises in a long epoch.
     fn in_time(&self, outcome: &Outcome) -> bool {
         outcome.alarmed.is_some_and(|delay| match self.view {
             View::Serving => delay.seconds <= FOUND_WITHIN_SECONDS,
@@ -83,7 +83,7 @@ impl Report<'_> {
         Share::count(alarms.map(|run| run.leak.is_some()))
     }
 
-    /// Everything in Markdown.
+    /// The whole report in Markdown.
     #[must_use]
     pub fn markdown(&self) -> String {
         let mut text = self.summary();
@@ -224,7 +224,7 @@ impl Report<'_> {
         table(&head, &rows)
     }
 
-    /// Runs by what is said of them, and in how many of them that is true.
+    /// The number of runs by verdict, and the share in which the sentence is true.
     fn sentences(&self) -> String {
         let share = |leaky: Option<bool>, kind: Option<VerdictKind>| {
             let of = self.runs.iter().filter(|run| leaky.is_none_or(|leaky| run.leak.is_some() == leaky));
@@ -239,7 +239,7 @@ impl Report<'_> {
         table(&["sentence", "true, leaky runs", "true, clean runs", "true"], &kinds.collect::<Vec<_>>())
     }
 
-    /// Everything that the tables say, and the numbers of the runs that memctl got wrong.
+    /// All figures of the tables, and the numbers of the runs that memctl judged wrongly.
     #[must_use]
     pub fn json(&self) -> Value {
         let detectors = self.detectors.iter().enumerate().map(|(detector, name)| self.detector(detector, name));

@@ -1,8 +1,8 @@
-//! The runs: which training, how many ranks, what leaks on which of them, what else grows; all from one number.
+//! The runs. One number determines the training, the ranks, the leak and its ranks, and other growth.
 //!
-//! Guarantees: run N of a part never changes; trainings and seeds of the parts are disjoint. A draw that a training cannot
-//! have (no evaluation to leak from, too few epochs for five leaks) is repeated with the same cause, so that causes, rates
-//! and sizes keep their intended frequencies.
+//! Guarantees: run N of a part never changes; trainings and seeds of the parts are disjoint. A draw that a training
+//! cannot have (no evaluation to leak from, too few epochs for five leaks) is repeated with the same cause, so that
+//! causes, rates and sizes keep their intended frequencies.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -21,22 +21,22 @@ use super::schedule::{Rate, Schedule};
 use super::site::Sites;
 use super::stream::Stream;
 
-/// What leaks in a run.
+/// The leak of a run.
 #[derive(Debug)]
 pub struct Truth {
-    /// What.
+    /// Its cause.
     pub cause: Cause,
-    /// How often.
+    /// Its rate.
     pub rate: Rate,
-    /// How much.
+    /// Its size.
     pub size: Size,
-    /// On which ranks.
+    /// The ranks that leak.
     pub ranks: Vec<usize>,
-    /// Frames of which any is a right answer; none where no frame of the user's own is on the stacks.
+    /// The frames that are right answers; empty if the stacks have no frame of the user's own.
     pub frames: BTreeSet<Frame>,
-    /// Position and bytes of what the first of these ranks leaks.
+    /// Position and bytes of each block that the first of these ranks leaks.
     pub blocks: Vec<(usize, u64)>,
-    /// When the first of these comes.
+    /// The time of the first of these blocks.
     pub begun_ns: u64,
     /// Positions of the ends of this rank's steps, ascending.
     pub step_ends: Vec<usize>,
@@ -44,21 +44,21 @@ pub struct Truth {
 
 /// A run, ready to be judged.
 pub struct Run {
-    /// What is trained or served.
+    /// The name of the training or server.
     pub name: &'static str,
-    /// What the other processes do, where they do different things.
+    /// The names of the other processes, if they do different things.
     pub others: Vec<&'static str>,
     /// The rank's programs.
     pub bases: Vec<Arc<Base>>,
-    /// What leaks; `None` in a clean run.
+    /// The leak; `None` in a clean run.
     pub truth: Option<Truth>,
-    /// What grows and does not leak.
+    /// Growth that is not a leak.
     pub benign: Vec<Kind>,
-    /// What is added to each rank's stream, where it was recorded.
+    /// The blocks added to each rank's stream, if it was recorded.
     pub overlays: Vec<Overlay>,
-    /// The same without what leaks.
+    /// The same without the leak.
     pub harmless: Vec<Overlay>,
-    /// What each rank's stream comes to.
+    /// The result of each rank's stream.
     pub streams: Vec<Stream>,
     /// Added stacks.
     pub sites: Sites,
@@ -66,12 +66,12 @@ pub struct Run {
     pub device_total_bytes: Vec<u64>,
     /// Whether the ranks are processes that do different things.
     pub apart: bool,
-    /// How it is seen.
+    /// Its view.
     pub view: View,
 }
 
 impl Run {
-    /// Nothing has been passed yet.
+    /// A run before its streams are computed.
     #[must_use]
     pub fn new(name: &'static str, view: View, bases: Vec<Arc<Base>>, sites: Sites, device_total_bytes: u64) -> Self {
         Self {
@@ -105,7 +105,7 @@ impl Run {
 struct Drawn {
     plan: causes::Plan,
     schedule: Schedule,
-    /// Each rank by its own dice.
+    /// Whether each rank draws independently.
     apart: bool,
     ranks: Vec<usize>,
 }
@@ -118,7 +118,7 @@ pub fn draw_device(draw: &mut Draw) -> u64 {
     *draw.of(&[24, 40, 80, 141]) << 30
 }
 
-/// A run in which nothing grows but a memory that fills slowly and steadily, on all ranks.
+/// A run in which only a memory grows that fills slowly and steadily, on all ranks.
 #[must_use]
 pub fn make_slow(part: Part, view: View, trainings: &[Training], number: u64) -> Run {
     let mut draw = Draw::fork(part.seed() ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15), "slow");
@@ -139,7 +139,7 @@ pub fn make(part: Part, view: View, trainings: &[Training], leaky: bool, number:
     let seed = part.seed_of(leaky, number);
     let mut draw = Draw::fork(seed, "run");
     let mut apart = Draw::fork(seed, "processes");
-    // Causes and their rates and sizes take turns; everything else is drawn.
+    // Runs cycle through causes, rates and sizes; everything else is drawn.
     let causes = part.causes();
     let cause = causes[number as usize % causes.len()];
     let turn = number as usize / causes.len();
@@ -173,7 +173,7 @@ pub fn make(part: Part, view: View, trainings: &[Training], leaky: bool, number:
         (run.apart, run.others) = (several, others);
         run.benign = benign.iter().map(|(plan, _)| plan.kind).collect();
         let drawn = drawn.map(|drawn| if several { Drawn { ranks: vec![0], ..drawn } } else { drawn });
-        // What other processes do is their own; what grows besides is the first one's.
+        // Other processes have their own programs; other growth belongs to the first process.
         let benign: Vec<Growth> =
             if several { benign.into_iter().map(|(plan, _)| (plan, vec![0])).collect() } else { benign };
         if run.pass((!several).then_some(training), drawn.as_ref(), &benign) {
@@ -201,7 +201,7 @@ fn draw_leak(
     Some(Drawn { plan, schedule, apart: draw.chance(0.3), ranks })
 }
 
-/// How many things grow besides: in clean runs 0 (15 %), 1 (45 %), 2 (25 %) or 3; in leaky ones 0 (50 %), 1 (35 %) or 2.
+/// The number of other growths: in clean runs 0 (15 %), 1 (45 %), 2 (25 %) or 3; in leaky ones 0 (50 %), 1 (35 %) or 2.
 pub fn draw_count(leaky: bool, draw: &mut Draw) -> usize {
     let shares: &[f64] = if leaky { &[0.5, 0.85, 1.0] } else { &[0.15, 0.6, 0.85, 1.0] };
     let lot = draw.unit();
@@ -220,8 +220,8 @@ fn draw_benign(base: &Base, leaky: bool, ranks: usize, sites: &mut Sites, draw: 
 }
 
 impl Run {
-    /// Passes all ranks through the block map; false when the leak happens too seldom to count. `plain` is the training that
-    /// all ranks share: what it comes to with nothing added is known already.
+    /// Passes all ranks through the block map; false if the leak occurs too seldom to count. `plain` is the training
+    /// that all ranks share, whose result without additions is already known.
     fn pass(&mut self, plain: Option<&Training>, drawn: Option<&Drawn>, benign: &[Growth]) -> bool {
         for rank in 0..self.bases.len() {
             let base = self.bases[rank].clone();

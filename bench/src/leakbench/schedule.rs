@@ -1,6 +1,7 @@
 //! When a leak leaks: the steps at which it happens.
 //!
-//! Guarantees: a schedule has at least [`OCCURRENCES_MIN`] occurrences, or there is none. The README gives the distribution.
+//! Guarantees: a schedule has at least [`OCCURRENCES_MIN`] occurrences, or there is none. The README gives the
+//! distribution.
 
 use super::base::Base;
 use super::draw::Draw;
@@ -8,7 +9,7 @@ use super::draw::Draw;
 /// Minimum occurrences of a leak in its run: rarer ones cannot be detected, and such draws are refused.
 pub const OCCURRENCES_MIN: usize = 5;
 
-/// How often.
+/// The rate of a leak.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Rate {
     /// Every step.
@@ -36,7 +37,7 @@ impl Rate {
         }
     }
 
-    /// Steps from one to the next, as far as a number says it.
+    /// The number of steps between two leaks, if it is fixed.
     const fn interval(self) -> u64 {
         match self {
             Self::Step | Self::Epoch => 1,
@@ -46,7 +47,7 @@ impl Rate {
     }
 }
 
-/// How a leak's times are drawn; the same for all ranks of a run unless each has its own seed.
+/// The distribution of a leak's times. It is the same for all ranks of a run unless each has its own seed.
 #[derive(Clone, Copy, Debug)]
 pub struct Schedule {
     /// How often.
@@ -58,7 +59,7 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// Draws how a leak of a rate happens: half of them from the first step on, half from anywhere in the first 30 %.
+    /// Draws the schedule of a leak: half of the leaks begin at the first step, half anywhere in the first 30 %.
     pub fn draw(rate: Rate, draw: &mut Draw) -> Self {
         let from = if draw.chance(0.5) { 0.0 } else { draw.real(0.0, 0.3) };
         Self { rate, from, at_random: draw.chance(0.5) }
@@ -70,7 +71,7 @@ impl Schedule {
         let first = (self.from * count as f64) as usize;
         let steps = match self.rate {
             Rate::Epoch => return self.epochs(base, draw),
-            // Where it is not every step it is nine in ten.
+            // If not every step leaks, nine in ten do.
             Rate::Step => (first..count).filter(|_| !self.at_random || draw.chance(0.9)).collect(),
             Rate::Fifth | Rate::Twentieth if self.at_random => {
                 let probability = 1.0 / self.rate.interval() as f64;
@@ -87,7 +88,7 @@ impl Schedule {
         enough(steps)
     }
 
-    /// One step of each epoch: the same place in each, or any.
+    /// One step of each epoch: at the same place in each, or at any.
     fn epochs(self, base: &Base, draw: &mut Draw) -> Option<Vec<usize>> {
         let first = (self.from * base.epochs.len() as f64) as usize;
         let fixed = draw.unit();
@@ -100,7 +101,7 @@ impl Schedule {
         enough(steps)
     }
 
-    /// The evaluations instead of steps.
+    /// The evaluations that leak, instead of steps.
     #[must_use]
     pub fn evaluations(self, base: &Base) -> Option<Vec<usize>> {
         let first = (self.from * base.evals.len() as f64) as usize;

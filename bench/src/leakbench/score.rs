@@ -1,8 +1,8 @@
-//! What the detectors said of a run against what was added to it.
+//! Compares the detectors' verdicts on a run with the added leak.
 //!
-//! Guarantees: every detector is queried after every sample point, all ranks in step (in a long epoch after every leaked block
-//! and every hundredth step; without marks once the run has ended, as for an import). "Found" means a verdict after the leak
-//! began that has a right line among its first three, if the detector names lines at all.
+//! Guarantees: every detector is queried after every sample point, all ranks in step (in a long epoch after every
+//! leaked block and every hundredth step; without marks once the run has ended, as for an import). "Found" means a
+//! verdict after the leak began that has a right line among its first three, if the detector names lines at all.
 
 use memctl_model::{FindingKind, Frame, SiteTable};
 
@@ -11,10 +11,10 @@ use super::parts::{View, own_findings};
 use super::runs::{Run, Truth};
 use super::sentence::{Said, said};
 
-/// How far a leak has come since its first block, on the first rank that leaks.
+/// The progress of a leak since its first block, on the first rank that leaks.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Delay {
-    /// Ends of steps, the one that found it included.
+    /// Ends of steps, including the step in which it was found.
     pub steps: u64,
     /// Bytes leaked by then.
     pub bytes: u64,
@@ -24,38 +24,40 @@ pub struct Delay {
     pub seconds: f64,
 }
 
-/// What one detector said of one run.
+/// The result of one detector for one run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Outcome {
-    /// It raised an alarm at some time; in a leaky run one that came when the leak had begun.
+    /// It raised an alarm at some time; in a leaky run after the leak had begun.
     pub ever_alarmed: bool,
-    /// It raised an alarm before there was a leak: a false one.
+    /// It raised an alarm before the leak began, which is a false alarm.
     pub alarmed_before: bool,
     /// It suspected something at some time.
     pub ever_suspected: bool,
-    /// Its alarm stands at the run's end.
+    /// Its alarm is active at the run's end.
     pub alarmed_at_end: bool,
-    /// The first line of its gravest verdict at the end is a right one; `None` where it gives none or there is none to give.
+    /// The first line of its gravest verdict at the end is a right one; `None` if it names no line or there is no right
+    /// line.
     pub top1: Option<bool>,
     /// The same for the first three lines.
     pub top3: Option<bool>,
     /// Whether the ranks of its alarms at the end are those that leak.
     pub ranks_right: Option<bool>,
-    /// Whether the alarm at the end that names a right line names the cause's kind; `None` where there is none, or no kind.
+    /// Whether the alarm at the end that names a right line names the cause's kind; `None` if there is no such alarm,
+    /// or no kind.
     pub kind_right: Option<bool>,
-    /// The same for the cause's pattern, where it names one.
+    /// The same for the cause's pattern, if it names one.
     pub pattern_right: Option<bool>,
-    /// When it first found the leak, suspicion or alarm.
+    /// The progress at which it first found the leak, as a suspicion or an alarm.
     pub suspected: Option<Delay>,
-    /// When an alarm first named it.
+    /// The progress at which an alarm first named the leak.
     pub alarmed: Option<Delay>,
-    /// Notifications that the built-in rules would have sent, but of what the training itself shows.
+    /// Notifications that the built-in rules would have sent, except for findings that the training itself has.
     pub notified: Notified,
-    /// The first sentence at the end, of memctl alone.
+    /// The first sentence at the end, only for memctl.
     pub said: Option<Said>,
 }
 
-/// Shows a run to all detectors.
+/// Runs all detectors on a run.
 pub fn judge(run: &Run, detectors: &mut [Box<dyn Detector>]) -> Vec<Outcome> {
     let mut outcomes = vec![Outcome::default(); detectors.len()];
     let last = rounds(run).saturating_sub(1);
@@ -77,7 +79,7 @@ pub fn judge(run: &Run, detectors: &mut [Box<dyn Detector>]) -> Vec<Outcome> {
     outcomes
 }
 
-/// Shows a run to memctl alone; what it says goes to `sink` after every boundary, with the first rank's table of it.
+/// Runs only memctl on a run. Passes its verdicts to `sink` after every boundary, with the first rank's table.
 pub fn watch(run: &Run, mut sink: impl FnMut(&SiteTable, Option<Delay>, &[Verdict])) {
     let mut detectors = super::detect::all();
     detectors.truncate(1);
@@ -88,21 +90,21 @@ pub fn watch(run: &Run, mut sink: impl FnMut(&SiteTable, Option<Delay>, &[Verdic
     });
 }
 
-/// Boundaries of the rank that has most.
+/// The number of boundaries of the rank with most.
 fn rounds(run: &Run) -> usize {
     run.streams.iter().map(super::stream::Stream::len).max().unwrap_or(0)
 }
 
-/// Where a run stands when detectors are asked.
+/// The state of a run when detectors are queried.
 #[derive(Clone, Copy, Debug)]
 pub struct Now {
     /// The boundary, from 0.
     pub round: usize,
-    /// How far the leak has come; `None` as long as nothing has leaked.
+    /// The progress of the leak; `None` before the first leaked block.
     pub delay: Option<Delay>,
 }
 
-/// All detectors over a run; the verdicts of each after every boundary go to `sink`.
+/// Runs all detectors on a run and passes the verdicts of each to `sink` after every boundary.
 pub fn pass(run: &Run, detectors: &mut [Box<dyn Detector>], mut sink: impl FnMut(Now, usize, &[Verdict])) {
     let stacks: Vec<Vec<&[Frame]>> =
         run.bases.iter().map(|base| base.stacks.iter().chain(&run.sites.stacks).map(Vec::as_slice).collect()).collect();
@@ -143,7 +145,7 @@ pub fn pass(run: &Run, detectors: &mut [Box<dyn Detector>], mut sink: impl FnMut
     }
 }
 
-/// Follows how far a leak has come.
+/// Follows the progress of a leak.
 struct Clock<'a> {
     run: &'a Run,
     truth: &'a Truth,
@@ -156,7 +158,7 @@ impl<'a> Clock<'a> {
         Self { run, truth, blocks: 0, delay: Delay::default() }
     }
 
-    /// `None` as long as nothing has leaked.
+    /// `None` before the first leaked block.
     fn boundary(&mut self, round: usize, time_ns: u64) -> Option<Delay> {
         let rank = *self.truth.ranks.first()?;
         let stream = &self.run.streams[rank];
@@ -179,7 +181,7 @@ impl<'a> Clock<'a> {
     }
 }
 
-/// The lines that verdicts name, in their order, each once.
+/// The distinct lines that verdicts name, in their order.
 fn lines(verdicts: &[Verdict], level: Level) -> Vec<&Frame> {
     let mut lines: Vec<&Frame> = Vec::new();
     for frame in verdicts.iter().filter(|verdict| verdict.level >= level).flat_map(|verdict| &verdict.sites) {
@@ -190,7 +192,7 @@ fn lines(verdicts: &[Verdict], level: Level) -> Vec<&Frame> {
     lines
 }
 
-/// Whether a verdict names a line that is a right one, or names none because its detector never does.
+/// Whether a verdict names a right line, or its detector names no lines.
 pub fn is_blamed(verdict: &Verdict, truth: &Truth) -> bool {
     truth.frames.is_empty() || verdict.sites.iter().any(|frame| truth.frames.contains(frame))
 }

@@ -1,9 +1,9 @@
-//! Whether a run's first sentence is true of what is in its streams.
+//! Checks whether a run's first sentence is true of its streams.
 //!
-//! A sentence that says that memory grew is true if the place that it names holds as much more as it says, to within two
-//! hundredths, as the tables show or as was put in. What the first boundaries of the growth brought may be left out: it is
-//! what a job makes once. One that says that nothing grows is true if the last third of the run
-//! brought nothing that matters. Guarantees: reads the tables and what was added, never what the judge made of them.
+//! A sentence about growth is true if the memory of its place has grown by the stated amount, to within 2 %, by the
+//! tables or by the added blocks. The memory of the first boundaries of the growth may be left out, because a job
+//! allocates it once. A sentence without growth is true if the last third of the run has no significant growth.
+//! Guarantees: uses the tables and the added blocks, never the judge's results.
 
 use std::borrow::Cow;
 
@@ -11,20 +11,20 @@ use memctl_model::{Boundary, Frame, SiteTable, Verdict, VerdictKind};
 
 use super::runs::Run;
 
-/// What was said of a run, and whether it is so.
+/// The verdict on a run, and whether it is true.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Said {
-    /// What memctl says that memory did.
+    /// The kind of memctl's verdict.
     pub kind: VerdictKind,
-    /// Whether that is true.
+    /// Whether its sentence is true.
     pub is_true: bool,
 }
 
-/// How far the bytes of a sentence may be off.
+/// The tolerance for the bytes of a sentence.
 const OFF_BY: f64 = 0.02;
 /// Share of the peak below which growth does not matter.
 const MATTERS: f64 = 0.01;
-/// Boundaries of a kind from which they show a course.
+/// The least number of boundaries of a kind that form a series.
 const BOUNDARIES_MIN: usize = 12;
 
 /// Compares a sentence with its run.
@@ -50,14 +50,15 @@ fn ranks(run: &Run, verdict: &Verdict) -> impl Iterator<Item = usize> {
     verdict.ranks.iter().map(|&rank| rank as usize).filter(move |&rank| rank < ranks)
 }
 
-/// Boundaries with which what is made once has been made.
+/// The number of boundaries after which one-time memory has been allocated.
 const MAKING: usize = 3;
 
-/// Boundaries at the end of a run of which one is the last that the sentence is about: a training tears down behind it.
+/// The number of boundaries at the end of a run among which the sentence's last one is. After it, a training tears
+/// down.
 const LAST: usize = 3;
 
-/// Whether the named place, a line or all of its function, or all of memory holds as much more on one of the named ranks as
-/// the sentence says.
+/// Whether memory has grown by the stated amount on one of the named ranks: at the named line, in its function, or in
+/// total.
 fn has_grown(run: &Run, verdict: &Verdict) -> bool {
     let Some(said) = verdict.grown_bytes else { return false };
     let site = verdict.site.as_ref();
@@ -73,7 +74,7 @@ fn rises_between(run: &Run, rank: usize, verdict: &Verdict, said: u64) -> bool {
     (stream.len().saturating_sub(LAST)..stream.len()).any(|last| {
         let Some(last) = stream.table(last) else { return false };
         let begun_ns = last.time_ns.saturating_sub(took_ns);
-        // Seconds are rounded.
+        // The sentence rounds seconds.
         let is_before = |at: usize| stream.table(at).is_some_and(|table| table.time_ns + 1_000 < begun_ns);
         let begun = first_that_is_not(stream.len(), is_before);
         let Some(first) = stream.table(begun) else { return false };
@@ -89,7 +90,7 @@ fn rises_between(run: &Run, rank: usize, verdict: &Verdict, said: u64) -> bool {
     })
 }
 
-/// The first number that is not before something; of those that are, each is smaller.
+/// The first number for which `is_before` is false, by binary search.
 fn first_that_is_not(count: usize, is_before: impl Fn(usize) -> bool) -> usize {
     let (mut low, mut high) = (0, count);
     while low < high {
@@ -99,7 +100,7 @@ fn first_that_is_not(count: usize, is_before: impl Fn(usize) -> bool) -> usize {
     low
 }
 
-/// Whether the place came to hold so much more within one epoch: what a sentence without a time is about.
+/// Whether the memory of the place grows by this amount within one epoch, for sentences without a time.
 fn rises_within_an_epoch(run: &Run, rank: usize, site: Option<&Frame>, said: u64) -> bool {
     let all = tables(run, rank);
     let enough = (said as f64 * (1.0 - OFF_BY)) as u64;
@@ -110,7 +111,7 @@ fn rises_within_an_epoch(run: &Run, rank: usize, site: Option<&Frame>, said: u64
     })
 }
 
-/// Whether the leak that was put in came to as much as a sentence about its line says.
+/// Whether the added leak has the amount of a sentence about its line.
 fn is_put_in(run: &Run, rank: usize, site: Option<&Frame>, said: u64) -> bool {
     let Some(truth) = run.truth.as_ref().filter(|truth| truth.ranks.first() == Some(&rank)) else { return false };
     let stream = &run.streams[rank];
@@ -124,7 +125,7 @@ fn is_of(frame: &Frame, site: &Frame) -> bool {
     (&frame.function, &frame.file) == (&site.function, &site.file)
 }
 
-/// What is looked at.
+/// The scope of a comparison.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
     Line,
@@ -132,7 +133,8 @@ enum Place {
     All,
 }
 
-/// Bytes that a table shows of blocks that were made through a line or its function; of all where there is none.
+/// The bytes in a table of blocks that were allocated through a line or its function; of all blocks if there is no
+/// line.
 fn held_at(run: &Run, rank: usize, table: &SiteTable, site: Option<&Frame>, place: Place) -> u64 {
     let Some(site) = site.filter(|_| place != Place::All) else { return table.counters.allocated_bytes };
     let is_there = |frame: &Frame| is_of(frame, site) && (place == Place::Function || frame.line == site.line);
@@ -148,7 +150,7 @@ fn held_at(run: &Run, rank: usize, table: &SiteTable, site: Option<&Frame>, plac
     live.sum::<u64>().max(pools.sum())
 }
 
-/// Whether the place ever held what a sentence says that it gained.
+/// Whether the place ever held the amount that the sentence states as growth.
 fn was_held(run: &Run, verdict: &Verdict) -> bool {
     let Some(said) = verdict.grown_bytes else { return false };
     let enough = (said as f64 * (1.0 - OFF_BY)) as u64;
@@ -158,8 +160,9 @@ fn was_held(run: &Run, verdict: &Verdict) -> bool {
     })
 }
 
-/// Whether some rank's live memory went up and down between two levels over the last third, and none's ended higher than it had
-/// been: the lowest level of the last sixth against the highest of the lowest ones of all sixths before.
+/// Whether some rank's live memory went up and down between two levels over the last third, and no rank's memory ended
+/// higher than before. The check compares the lowest level of the last sixth with the highest of the lowest levels of
+/// all earlier sixths.
 fn swings(run: &Run, (lowest, highest): (u64, u64)) -> bool {
     let levels: Vec<Levels> = (0..run.streams.len()).filter_map(|rank| Levels::of(run, rank, OF_A_SWING)).collect();
     let is_between = |levels: &Levels| {
@@ -177,8 +180,8 @@ fn swings(run: &Run, (lowest, highest): (u64, u64)) -> bool {
     levels.iter().any(is_between) && !levels.iter().any(ends_higher)
 }
 
-/// Whether no rank's live memory grew by what matters over the last third: the lowest level of its
-/// second half against that of its first, for what comes and goes is no growth.
+/// Whether no rank's live memory grew significantly over the last third. The check compares the lowest levels of its
+/// two halves, because memory that comes and goes is not growth.
 fn is_flat(run: &Run) -> bool {
     (0..run.streams.len()).filter_map(|rank| Levels::of(run, rank, OF_A_COURSE)).all(|Levels { bytes, peak }| {
         let sixth = bytes.len() / 6;
@@ -188,18 +191,19 @@ fn is_flat(run: &Run) -> bool {
     })
 }
 
-/// The kinds of boundaries that show a course, and those that a sentence counts, the first with enough.
+/// The kinds of boundaries for a series of levels, and for a sentence about two levels; the first kind with enough
+/// boundaries is used.
 const OF_A_COURSE: [Boundary; 3] = [Boundary::EpochEnd, Boundary::StepEnd, Boundary::WindowEnd];
 const OF_A_SWING: [Boundary; 3] = [Boundary::StepEnd, Boundary::EpochEnd, Boundary::WindowEnd];
 
-/// What lived on a rank at boundaries of one kind.
+/// Live memory of a rank at boundaries of one kind.
 struct Levels {
     bytes: Vec<u64>,
     peak: u64,
 }
 
 impl Levels {
-    /// `None` where there are too few boundaries of every kind.
+    /// `None` if every kind has too few boundaries.
     fn of(run: &Run, rank: usize, kinds: [Boundary; 3]) -> Option<Self> {
         let stream = &run.streams[rank];
         let mut levels: [Vec<u64>; 3] = Default::default();
@@ -215,7 +219,7 @@ impl Levels {
     }
 }
 
-/// The tables of a rank; of a long epoch those at which detectors are asked, and the first and the last one.
+/// The tables of a rank; in a long epoch only those at which detectors are queried, and the first and the last one.
 fn tables(run: &Run, rank: usize) -> Vec<SiteTable> {
     let stream = &run.streams[rank];
     let asked = (0..stream.len()).filter(|&at| at == 0 || at + 1 == stream.len() || stream.asks_after(at));

@@ -1,5 +1,5 @@
-//! Runs of servers: one, or two replicas that are asked different things; what leaks and what grows by the same draws as in
-//! trainings, but in seconds: a leak leaks ten times in its first two minutes at least.
+//! Runs of servers: one server, or two replicas that get different requests. Leaks and other growth are drawn as in
+//! trainings, but in seconds. A leak occurs at least ten times in its first two minutes.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -54,7 +54,7 @@ pub fn make(part: Part, leaky: bool, number: u64) -> Run {
     }
 }
 
-/// A server in which nothing grows but a prefix cache that fills for one to three minutes.
+/// A server in which only a prefix cache grows, which fills for one to three minutes.
 #[must_use]
 pub fn make_slow(part: Part, number: u64) -> Run {
     let mut draw = Draw::fork(part.seed() ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15), "slow server");
@@ -90,7 +90,7 @@ fn draw_benign(run: &mut Run, leaky: bool, draw: &mut Draw) -> Vec<Growth> {
 
 type Drawn = (Schedule, causes::Plan, Vec<usize>);
 
-/// False when the leak happens too seldom to count.
+/// Returns false if the leak occurs too seldom to count.
 fn pass(run: &mut Run, drawn: Option<&Drawn>, benign: &[Growth]) -> bool {
     for rank in 0..run.bases.len() {
         let base = run.bases[rank].clone();

@@ -1,8 +1,9 @@
-//! Servers: processes that answer requests of any length, with no optimizer, no steps and no epochs; made, not recorded.
+//! Servers: processes that answer requests of any length, with no optimizer, no steps and no epochs; generated, not
+//! recorded.
 //!
-//! Guarantees: a server is what its draws say, event by event: weights, what a request needs (key-value caches that grow with
-//! every token, caches of fixed length, padded batches, states of running sequences, latents), load that changes, pauses.
-//! Times are those of a server that is busy for five to eight minutes. Blocks are placed by the caching allocator's rules.
+//! Guarantees: its draws determine a server, event by event: weights, the memory of a request (key-value caches that
+//! grow with every token, caches of fixed length, padded batches, states of running sequences, latents), changing load,
+//! and pauses. A server is busy for five to eight minutes. Blocks are placed by the caching allocator's rules.
 
 use std::sync::Arc;
 
@@ -18,13 +19,13 @@ use super::overlay::{Added, Change};
 pub enum Style {
     /// Generates token by token; every layer's cache is replaced by one that is a token longer.
     GrowingCache,
-    /// Pads what has come to a batch and embeds it.
+    /// Pads the waiting requests to a batch and embeds it.
     PaddedBatch,
     /// Denoises a latent.
     Diffusion,
     /// Generates into caches of the longest length.
     FixedCache,
-    /// Runs many sequences side by side in a pool of pages that was made at the start.
+    /// Runs many sequences concurrently in a pool of pages that is allocated at the start.
     Paged,
     /// Rounds of many samples of one prompt, as a rollout worker makes them.
     Rollout,
@@ -44,7 +45,7 @@ impl Style {
         }
     }
 
-    /// Files and functions of a request, outermost first; the last ones are libraries'.
+    /// Files and functions of a request, outermost first; the last ones belong to libraries.
     const fn frames(self) -> &'static [(&'static str, &'static str, u32)] {
         const NN: &str = "/usr/lib/python3.11/site-packages/torch/nn/modules/module.py";
         match self {
@@ -93,7 +94,7 @@ impl Style {
     }
 }
 
-/// What allocates within a request.
+/// The subjects of allocations within a request.
 #[derive(Clone, Copy)]
 enum Subject {
     Weights,
@@ -119,7 +120,7 @@ impl Subject {
 
 const BEGIN_NS: u64 = 1_767_225_600_000_000_000;
 const SECOND_NS: f64 = 1e9;
-/// Below any address that the benchmark adds.
+/// This address is below all addresses that the benchmark adds.
 const FIRST_ADDRESS: u64 = 1 << 45;
 
 struct Server<'a> {
@@ -164,7 +165,7 @@ fn stacks(style: Style) -> Arc<Vec<Vec<Frame>>> {
         |&(file, function, line): &(&str, &str, u32)| Frame { function: function.into(), file: file.into(), line };
     let stack = |(who, function, line): &(Subject, &str, u32)| {
         let frames = style.frames();
-        // Weights and inputs are the program's own; the rest lies below the model.
+        // Weights and inputs are allocated by the program itself, the rest below the model.
         let depth = match who {
             Subject::Weights => 1,
             Subject::Input | Subject::Output => 2,
@@ -184,7 +185,7 @@ fn stacks(style: Style) -> Arc<Vec<Vec<Frame>>> {
     Arc::new(Subject::ALL.iter().map(stack).collect())
 }
 
-/// How requests come: so many a second, more and fewer in waves, with pauses now and then.
+/// The arrival of requests: a rate per second that varies in waves, with occasional pauses.
 struct Load {
     rate: f64,
     wave: f64,
@@ -192,7 +193,7 @@ struct Load {
     pause: f64,
 }
 
-/// Makes a server that is watched for five to eight minutes.
+/// Makes a server that runs for five to eight minutes.
 #[must_use]
 pub fn server(style: Style, seed: u64) -> Base {
     let stacks = stacks(style);
@@ -246,7 +247,7 @@ pub fn server(style: Style, seed: u64) -> Base {
     base
 }
 
-/// What "now and then" is measured by where there are no epochs: the run in twenty pieces.
+/// The run in twenty pieces, which replace epochs where there are none.
 #[must_use]
 pub fn twentieths(steps: &[Span]) -> Vec<Span> {
     let pieces = steps.chunks((steps.len() / 20).max(1));
@@ -261,7 +262,7 @@ fn wait(server: &mut Server<'_>, load: &Load) {
     server.pass(gap.min(15.0) + pause);
 }
 
-/// One request, or one batch of them; what it still holds when its answer is ready.
+/// Generates one request, or one batch of requests; returns the blocks that it still holds when its response is ready.
 fn request(server: &mut Server<'_>, style: Style, unit: u64) -> Vec<Added> {
     let length = server.draw.log_int(8, 1024);
     let mut held = vec![server.keep(Subject::Input, length * 8)];
@@ -329,7 +330,7 @@ fn request(server: &mut Server<'_>, style: Style, unit: u64) -> Vec<Added> {
     held
 }
 
-/// A burst of sequences that run side by side and end one after the other; each holds its own small state.
+/// Generates a burst of concurrent sequences that end one after the other; each holds its own small state.
 fn paged(server: &mut Server<'_>, unit: u64, steps: &mut Vec<Span>, releases: &mut Vec<usize>) {
     let count = server.draw.int(1, 6) as usize;
     let mut running: Vec<(usize, Vec<Added>, u64)> = Vec::new();

@@ -1,7 +1,7 @@
 //! Sites of added blocks: stacks as user code of this training would have, and positions within a step.
 //!
-//! Guarantees: names carry no information (leaks and harmless growth draw from the same ones); two sites of a run never share
-//! a line; from the loop outwards a stack is the training's own, so that added code appears to be called by it.
+//! Guarantees: names carry no information (leaks and harmless growth draw from the same ones); two sites of a run never
+//! share a line; from the loop outwards a stack is the training's own, so that added code appears to be called by it.
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ const FIRST_ADDED_LINE: u32 = 400;
 pub enum Place {
     /// Among the activations.
     Forward,
-    /// Behind the last activation, before the backward pass is over.
+    /// After the last activation, before the backward pass ends.
     Middle,
     /// Before the step ends.
     End,
@@ -53,7 +53,7 @@ pub struct Sites {
 pub struct Site(pub usize);
 
 impl Site {
-    /// Its id in a rank whose base has so many stacks of its own.
+    /// Its id in a rank with this base; ids follow those of the base's own stacks.
     #[must_use]
     pub fn id(self, base: &Base) -> StackId {
         StackId((base.stacks.len() + self.0 + 1) as u32)
@@ -64,12 +64,13 @@ fn frame(file: &str, function: &str, line: u32) -> Frame {
     Frame { function: Arc::from(function), file: Arc::from(file), line }
 }
 
-/// The frames of the training loop around a span, innermost first: the outermost frames of the user's own.
+/// The frames of the training loop around a span, innermost first: the outermost frames of the user's own code.
 fn caller(base: &Base, span: Span) -> Vec<Frame> {
     let stacks = base.born_in(span).iter().map(|life| base.frames(life.stack));
     let own = |stack: &[Frame]| stack.iter().rev().take_while(|frame| frame.is_user_code()).count();
     let deepest = stacks.max_by_key(|stack| own(stack).min(4)).unwrap_or_default();
-    // Called by what calls the model: the innermost of the outer frames may be the model's own code.
+    // The added code is called by the code that calls the model, because the innermost of the outer frames may be the
+    // model's own code.
     let outer = own(deepest).min(2).max(usize::from(!deepest.is_empty()).min(own(deepest)));
     deepest[deepest.len() - outer..].to_vec()
 }
@@ -99,7 +100,7 @@ impl Sites {
         Site(self.stacks.len() - 1)
     }
 
-    /// A new site in a forward hook: on top of what calls a module of this training.
+    /// A new site in a forward hook: on top of the frames that call a module of this training.
     pub fn add_hook(&mut self, base: &Base, draw: &mut Draw) -> Site {
         let middle = base.steps.len() / 2;
         let within: Vec<&[Frame]> = base
@@ -121,7 +122,7 @@ impl Sites {
         site
     }
 
-    /// The innermost frame of the user's own of an added site.
+    /// The innermost frame of the user's own code of an added site.
     #[must_use]
     pub fn user_frame(&self, site: Site) -> Option<&Frame> {
         self.stacks[site.0].iter().find(|frame| frame.is_user_code())
@@ -152,7 +153,7 @@ fn last_event(base: &Base, span: Span) -> usize {
     (span.begin..=span.end).rev().find(|&at| matches!(base.moments[at], Passing::Event(_))).unwrap_or(span.begin)
 }
 
-/// Behind the end of a step, but still in its epoch.
+/// A position after the end of a step, but still in its epoch.
 fn after(base: &Base, span: Span) -> usize {
     let settled = base.settled(span.end + 1);
     let between = base.moments.get(span.end + 1..=settled).unwrap_or_default();
@@ -160,7 +161,7 @@ fn after(base: &Base, span: Span) -> usize {
     if between.iter().any(ends) { span.end } else { settled }
 }
 
-/// The position of the last allocation in the optimizer's phase of a step; its end where there is none.
+/// The position of the last allocation in the optimizer's phase of a step; the step's end if there is none.
 #[must_use]
 pub fn in_optimizer(base: &Base, step: usize) -> usize {
     let span = base.steps[step];

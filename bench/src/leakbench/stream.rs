@@ -1,6 +1,6 @@
-//! What a rank's stream comes to, as detectors see it: site tables in order, each with its position.
+//! The result of a rank's stream for detectors: site tables in order, each with its position.
 //!
-//! Guarantees: tables are kept where they are few; those of a long epoch are made as they are asked for, in order.
+//! Guarantees: few tables are kept; those of a long epoch are computed on demand, in order.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -12,14 +12,14 @@ use super::replay::{Replayed, Settled};
 
 /// See the module.
 pub enum Stream {
-    /// All tables at hand.
+    /// All tables in memory.
     Kept(Arc<Replayed>),
-    /// Made when asked for.
+    /// Tables computed on demand.
     Long(LongStream),
 }
 
 impl Stream {
-    /// How many tables there are.
+    /// The number of tables.
     #[must_use]
     pub fn len(&self) -> usize {
         match self {
@@ -54,7 +54,7 @@ impl Stream {
         }
     }
 
-    /// Whether what happens after a table is worth asking about: everywhere, but in a long epoch.
+    /// Whether detectors are queried after a table: always, except in a long epoch.
     #[must_use]
     pub fn asks_after(&self, number: usize) -> bool {
         match self {
@@ -63,7 +63,7 @@ impl Stream {
         }
     }
 
-    /// Contradictions that the block map found.
+    /// The number of contradictions that the block map found.
     #[must_use]
     pub fn contradictions(&self) -> u64 {
         match self {

@@ -1,6 +1,6 @@
 //! Shares with their intervals, medians, and the tables made of them.
 //!
-//! Guarantees: every share comes with its Wilson interval of 95 %; a share of nothing is shown as such, never as 0.
+//! Guarantees: every share comes with its Wilson interval of 95 %; a share of no runs is shown as such, never as 0.
 
 use std::fmt::{self, Display};
 
@@ -10,19 +10,19 @@ use serde_json::{Value, json};
 /// A share of a number of runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Share {
-    /// Runs of which it is so.
+    /// Runs for which the property holds.
     pub of: u64,
     /// All runs.
     pub all: u64,
 }
 
 impl Share {
-    /// The share of what is true.
+    /// The share of true values.
     pub fn count(what: impl IntoIterator<Item = bool>) -> Self {
         what.into_iter().fold(Self::default(), |share, it| Self { of: share.of + u64::from(it), all: share.all + 1 })
     }
 
-    /// The share itself; `None` of nothing.
+    /// The share itself; `None` if there are no runs.
     #[must_use]
     pub fn value(self) -> Option<f64> {
         (self.all > 0).then(|| self.of as f64 / self.all as f64)
@@ -34,7 +34,7 @@ impl Share {
         wilson_interval(self.of, self.all)
     }
 
-    /// For the file of results.
+    /// The share for the file of results.
     #[must_use]
     pub fn json(self) -> Value {
         let (low, high) = self.interval();
@@ -70,7 +70,7 @@ pub fn quantile(values: &[u64], share: f64) -> Option<u64> {
     statistics::quantile(&sorted, share)
 }
 
-/// Median and 95 %, `–` where there are none.
+/// Median and 95 %, `–` if there are no values.
 #[must_use]
 pub fn middle(values: &[u64], show: fn(u64) -> String) -> String {
     match (quantile(values, 0.5), quantile(values, 0.95)) {

@@ -1,4 +1,5 @@
-//! What leakbench stands on: its site tables are the batch stage's, what it adds contradicts nothing, and its truth is in them.
+//! The foundations of leakbench: its site tables equal the batch stage's, added blocks contradict nothing, and the
+//! tables contain the added leaks.
 
 use memctl_agent::internals::{BatchConfig, Batcher};
 use memctl_model::{Boundary, SiteTable};
@@ -17,7 +18,7 @@ fn recorded() -> Base {
     Base::load(&crate::recordings::folder().join("gpt_clean/rank0.pickle.zst")).unwrap()
 }
 
-/// The tables that a live agent's batch stage makes of a base.
+/// The tables of a live agent's batch stage for a base.
 fn of_the_batch_stage(base: &Base) -> Vec<SiteTable> {
     let config = BatchConfig {
         resolution_ns: 1,
@@ -63,7 +64,7 @@ fn corpus(view: View) -> Corpus {
     Corpus { part: Part::Tune2, view, trainings: parts::trainings(Part::Tune2).unwrap() }
 }
 
-/// All tables of a rank, few or many.
+/// Every `every`-th table of a rank.
 fn tables(stream: &Stream, every: usize) -> Vec<SiteTable> {
     (0..stream.len()).step_by(every).map(|number| stream.table(number).unwrap().into_owned()).collect()
 }
@@ -84,14 +85,14 @@ fn runs_repeat_contradict_nothing_and_hold_what_they_leak() {
             let until = base.steps.last().unwrap().end;
             let by_then = truth.blocks.iter().filter(|&&(at, _)| at <= until);
             let leaked: u64 = by_then.map(|&(_, bytes)| bytes).sum();
-            // Before a training ends and gives everything back. Of graphs only their pools grow.
+            // The last step's end, before the training frees everything. For graphs only the pools grow.
             let last = |tables: &[SiteTable]| {
                 let table = tables.iter().rfind(|table| table.boundary == Boundary::StepEnd).unwrap();
                 let graphs = truth.cause == Cause::GraphPerShape;
                 if graphs { table.counters.reserved_bytes } else { table.counters.requested_bytes }
             };
             let more = last(&tables(stream, 1)).saturating_sub(last(&plain.tables));
-            // A chain's blocks go with their epochs; ranks with dice of their own leak other amounts.
+            // A chain's blocks are freed with their epochs; ranks that draw independently leak other amounts.
             if truth.cause != Cause::HiddenChain && rank == truth.ranks[0] {
                 assert!(more >= leaked * 9 / 10, "run {number}, rank {rank}: {more} of {leaked}");
             }

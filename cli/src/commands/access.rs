@@ -1,6 +1,6 @@
-//! `memctl token` and `memctl audit`: who may do what, and who did.
+//! `memctl token` and `memctl audit`: which principal may do what, and which actions were taken.
 //!
-//! Guarantees: a token is printed to standard output once and goes nowhere else.
+//! Guarantees: a token is printed to standard output once and written nowhere else.
 
 use std::io::Write;
 
@@ -18,7 +18,7 @@ use crate::output::show;
 use crate::render::screen::Screen;
 use crate::render::text::safe;
 
-/// Bytes of as many entries as there can be in an answer.
+/// Bytes of a response with the maximum number of entries.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
 
 fn client(connection: &Connection) -> AccessClient<Asking> {
@@ -67,7 +67,7 @@ async fn create(
     let answer =
         asking(global, async |connection| answered(client(connection).create_token(request).await, connection));
     let made: Tokens = answer.await?;
-    // Alone, for a file: `memctl token create … -q >token`.
+    // `-q` prints the secret alone, for a file: `memctl token create … -q >token`.
     if global.quiet && global.output == Format::Table {
         let secret: String = made.tokens.into_iter().filter_map(|token| token.secret).collect();
         return writeln!(out, "{}", safe(&secret)).map_err(|error| Failure::output("standard output", &error));

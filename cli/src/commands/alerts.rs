@@ -1,6 +1,6 @@
-//! `memctl alerts`: lists, tests, silences, shows the rules.
+//! `memctl alerts`: lists and silences alerts, tests receivers, shows the rules.
 //!
-//! Guarantees: `test` ends with exit code 1 when a receiver failed; everything else as every question does.
+//! Guarantees: `test` ends with exit code 1 when a receiver failed; the other verbs end like any query.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -23,7 +23,7 @@ use crate::output::show;
 use crate::render::screen::Screen;
 use crate::render::text::safe;
 
-/// Bytes of a list of as many alerts as there can be.
+/// Bytes of a list with the maximum number of alerts.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
 
 /// See the module.
@@ -55,7 +55,7 @@ fn service(connection: &Connection) -> AlertsClient<Asking> {
     AlertsClient::new(connection.asking()).max_decoding_message_size(ANSWER_BYTES_MAX)
 }
 
-/// The moment for a page.
+/// The time, as pages show it.
 fn at(now: Timestamp) -> Time {
     Time(u64::try_from(now.as_nanosecond()).unwrap_or(0))
 }
@@ -70,7 +70,7 @@ async fn list(
     let answer = asking(global, async |connection| {
         let response = service(connection).list_alerts(v1::ListAlertsRequest { firing_only }).await;
         let alerts: Alerts = answered(response, connection)?;
-        // No alert says something of the jobs that were judged, and of no other.
+        // The absence of an alert is meaningful only for jobs that were judged.
         let jobs = v1::ListJobsRequest { judge: true, limit: JOBS_LISTED, ..v1::ListJobsRequest::default() };
         let jobs = client::jobs(connection, jobs).await?.jobs;
         let hint = hint(connection, global);
@@ -81,7 +81,8 @@ async fn list(
     show(&answer.await?, global, screen, out)
 }
 
-/// Whether the caller may silence alerts. (An older daemon does not say; its answer to the request does.)
+/// Whether the caller may silence alerts. An older daemon does not report this; then its response to the request
+/// decides.
 async fn may_silence(connection: &Connection) -> bool {
     let caller = caller(connection).await.ok().flatten();
     !caller.is_some_and(|caller| matches!(caller.role, Role::Reader | Role::Agent))
@@ -156,7 +157,8 @@ async fn rules(global: &Global, screen: &Screen, out: &mut (dyn Write + Send)) -
     });
     let RulesInForce { rules, toml } = answer.await?;
     if global.output == Format::Table {
-        // A file to be kept and edited: as it is, but harmless on a terminal.
+        // The text is a file to be kept and edited: it stays unchanged except for control characters, which are
+        // escaped.
         let lines = toml.lines().map(|line| format!("{}\n", safe(line))).collect::<String>();
         return out.write_all(lines.as_bytes()).map_err(|error| Failure::output("standard output", &error));
     }

@@ -1,4 +1,4 @@
-//! `memctl assert`: whether conditions hold; exit code 1 when one does not, or is inconclusive.
+//! `memctl assert`: evaluates conditions. The exit code is 1 if one does not hold or is inconclusive.
 
 use std::io::Write;
 
@@ -15,7 +15,7 @@ use crate::render::screen::Screen;
 /// See the module.
 ///
 /// # Errors
-/// See [`Failure`]; a condition that does not hold is one.
+/// See [`Failure`]; a condition that does not hold is a failure.
 pub async fn run(
     args: &args::Assert,
     global: &Global,

@@ -1,4 +1,4 @@
-//! `memctl backup` and `memctl restore`: a whole store as one file, and back.
+//! `memctl backup` and `memctl restore`: writes a whole store to one file, and restores it.
 
 use memctl_model::HumanBytes;
 
@@ -13,7 +13,7 @@ use crate::service::give_way;
 /// `memctl backup`.
 ///
 /// # Errors
-/// A file that is there already, a store that cannot be read.
+/// The file exists already, or the store cannot be read.
 pub async fn backup(args: &Backup, global: &Global) -> Result<(), Failure> {
     let place = store_place("backup", args.store.as_deref(), global)?;
     let copied = stores::backup(&place, &args.target).await?;
@@ -24,7 +24,7 @@ pub async fn backup(args: &Backup, global: &Global) -> Result<(), Failure> {
 /// `memctl restore`.
 ///
 /// # Errors
-/// No sound backup, a store that holds something already.
+/// The backup is damaged, or the store is not empty.
 pub async fn restore(args: &Restore, global: &Global) -> Result<(), Failure> {
     let place = store_place("restore", args.store.as_deref(), global)?;
     if args.store.is_none() {

@@ -1,6 +1,6 @@
-//! `memctl check`: whether what is stored is whole.
+//! `memctl check`: verifies the content of a store.
 //!
-//! Guarantees: ends with exit code 0 when nothing is wrong, 1 when something is, 3 when the store cannot be read.
+//! Guarantees: ends with exit code 0 if no fault is found, 1 if one is found, 3 if the store cannot be read.
 
 use std::io::Write;
 
@@ -42,7 +42,7 @@ struct Problem {
 /// See the module.
 ///
 /// # Errors
-/// Something is wrong, or the store cannot be read.
+/// A fault was found, or the store cannot be read.
 pub async fn run(args: &Check, global: &Global, out: &mut (dyn Write + Send)) -> Result<(), Failure> {
     let place = store_place("check", args.store.as_deref(), global)?;
     if args.compact {

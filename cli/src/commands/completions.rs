@@ -1,6 +1,6 @@
-//! `memctl completions`: what a shell needs to complete verbs, flags and the names of jobs.
+//! `memctl completions`: the script with which a shell completes verbs, flags and the names of jobs.
 //!
-//! Guarantees: the script asks this program again at every completion, so that it knows the jobs of the moment.
+//! Guarantees: the script calls this program at every completion, so that job names are current.
 
 use std::io::Write;
 
@@ -11,7 +11,7 @@ use crate::args::help;
 use crate::args::job_names::ASKS;
 use crate::exit::Failure;
 
-/// Answers a shell that asks, and ends the program then.
+/// Answers a shell's completion request and ends the program; returns if there is no request.
 pub fn answer() {
     CompleteEnv::with_factory(help::command).var(ASKS).complete();
 }

@@ -10,9 +10,9 @@ use crate::service::give_way;
 /// Serves until a signal stops it.
 ///
 /// # Errors
-/// A configuration that is wrong, an address in use, a store that cannot be opened.
+/// The configuration is wrong, an address is in use, or the store cannot be opened.
 pub async fn run(flags: &args::Daemon, global: &Global) -> Result<(), Failure> {
-    // The format of the log was needed before anything could be logged.
+    // The log format was applied earlier, before the first log line.
     let args::Daemon {
         local: _,
         listen,
@@ -34,7 +34,7 @@ pub async fn run(flags: &args::Daemon, global: &Global) -> Result<(), Failure> {
     } = flags.clone();
     let data_dir = global.data_dir.clone();
     let default_data_dir = default_data_dir().ok();
-    // What the environment says of them the daemon reads itself, behind the flags.
+    // The daemon reads their environment variables itself, with lower precedence than flags.
     let tls = ServingTls {
         cert: global.tls_cert.clone(),
         key: global.tls_key.clone(),

@@ -1,4 +1,4 @@
-//! `memctl delete`: asks first, because nothing brings a job back.
+//! `memctl delete`: deletes a job after a confirmation, because a deletion cannot be undone.
 
 use memctl_model::HumanBytes;
 use memctl_proto::v1;
@@ -12,7 +12,7 @@ use crate::render::text::{plural, safe};
 /// See the module.
 ///
 /// # Errors
-/// There is no such job, or no daemon or store that responds.
+/// There is no such job, or no daemon or store responds.
 pub async fn run(args: &Delete, global: &Global) -> Result<(), Failure> {
     if args.name() == "latest" {
         return Err(Failure::usage("`latest` cannot be deleted, because which job it is changes; give the job's name"));

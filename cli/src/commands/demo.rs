@@ -1,7 +1,7 @@
-//! `memctl demo`: a recorded 4-GPU training job goes through importer, daemon and store and is asked about.
+//! `memctl demo`: a recorded 4-GPU training job passes through importer, daemon and store and is then queried.
 //!
-//! Guarantees: needs no GPU, no Python, no server and no network; what it makes lies in a folder
-//! of its own that is gone afterwards, also after a failure.
+//! Guarantees: needs no GPU, no Python, no server and no network; its files are in a temporary folder, which is removed
+//! at the end, also after a failure.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -22,8 +22,8 @@ use crate::output::show;
 use crate::page;
 use crate::render::screen::{Screen, Tone};
 
-/// Four ranks of a real job, in the binary so that the demo works wherever the binary is. On rank
-/// 0 a function keeps what it should forget.
+/// Four ranks of a real job, in the binary so that the demo works wherever the binary is. On rank 0 a function keeps
+/// tensors that it should release.
 const RECORDING: [&[u8]; 4] = [
     include_bytes!("../../../tests/data/recordings/cnn_rank0_cache/rank0.pickle.zst"),
     include_bytes!("../../../tests/data/recordings/cnn_rank0_cache/rank1.pickle.zst"),
@@ -53,7 +53,7 @@ pub async fn run(
     let folder = tempfile::Builder::new().prefix("memctl-demo-").tempdir().map_err(cannot)?;
     let files = unpack(folder.path()).map_err(cannot)?;
     let mut connection = open_here(&folder.path().join("store")).await?;
-    // The folder is gone when the page is read, so no command on it carries the connection's flags.
+    // The folder is removed before the page is read, so proposed commands must not contain flags that lead to it.
     let quiet = Global { quiet: true, ..global.clone() };
     let told = match store(&connection, files).await {
         Err(failure) => Err(failure),

@@ -1,4 +1,4 @@
-//! `memctl diagnose`: a job's report and what was live at its last epoch's end, as a note.
+//! `memctl diagnose`: a job's report and the live memory at its last epoch's end, as a note.
 
 use std::io::Write;
 

@@ -1,4 +1,4 @@
-//! `memctl frag`, `memctl oom` and `memctl ledger`: what explains a job's memory with single events.
+//! `memctl frag`, `memctl oom` and `memctl ledger`: explanations of a job's memory that need single events.
 
 use std::io::Write;
 
@@ -75,7 +75,7 @@ pub async fn ledger(
         Ok(Ledger { view, ..client::ledger(connection, request).await? })
     });
     let answer = answer.await?;
-    // Said in the data as well, but for CSV, which has no room for it.
+    // JSON contains this number as well; CSV has no place for it.
     let left_out: u64 = answer.ranks.iter().fold(0, |sum, listed| listed.rank.blocks_left_out.saturating_add(sum));
     if left_out > 0 && global.output == Format::Csv {
         eprintln!(

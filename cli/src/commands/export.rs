@@ -1,7 +1,7 @@
-//! `memctl export`: streams a slice of a job into a file of another tool.
+//! `memctl export`: streams a slice of a job into a file for another tool.
 //!
-//! Guarantees: a file appears whole or not at all; nothing binary goes to a terminal; what is no longer stored is said.
-//! Refuses to write a file of nothing.
+//! Guarantees: a file appears whole or not at all; binary data never goes to a terminal; expired data is reported.
+//! Refuses to write an empty export.
 
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -24,7 +24,7 @@ use crate::export::{ExportError, Sink};
 use crate::output_file::{Target, name_of};
 use crate::render::text::{plural, rank_list};
 
-/// What becomes the rank in a file's name.
+/// The placeholder for the rank in a file's name.
 const RANK: &str = "{rank}";
 
 /// See the module.
@@ -49,7 +49,7 @@ pub async fn run(
             ExportFormat::Csv => events(connection, selection, &stored, file, out).await?,
             ExportFormat::MemoryViz => memory_viz(connection, selection, &stored, (file, global), out).await?,
         }
-        // What lives at a moment is whole without the events before it.
+        // Live memory at a moment is complete even if earlier events have expired.
         let of_events = args.format != ExportFormat::Folded && !global.quiet;
         if let Some(missing) = stored.missing().filter(|_| of_events) {
             eprintln!("memctl: the export is incomplete: {missing}");
@@ -74,7 +74,7 @@ async fn events(
     target.keep()
 }
 
-/// What there is of the part that was asked for.
+/// What is stored of the requested part.
 struct Stored {
     job: String,
     ranks: Vec<u32>,
@@ -83,7 +83,7 @@ struct Stored {
 
 impl Stored {
     async fn of(connection: &mut Connection, selection: &v1::Selection) -> Result<Self, Failure> {
-        // A part of a job that has no epoch end yet has events all the same.
+        // A job without an epoch end has events as well.
         let whole = v1::Selection { first_epoch: None, last_epoch: None, ..selection.clone() };
         let request = v1::JobRequest { selection: Some(whole) };
         let response = connection.query.get_job(request).await;
@@ -98,7 +98,7 @@ impl Stored {
         Ok(Self { job, ranks, completeness })
     }
 
-    /// What is no longer there of what was.
+    /// States what has expired.
     fn missing(&self) -> Option<String> {
         let Completeness { events_expired, .. } = self.completeness;
         (events_expired > 0).then(|| format!("retention removed the {} oldest", plural(events_expired, "event")))
@@ -115,7 +115,7 @@ impl Stored {
         Failure::input(format!("{why}; nothing was written"))
     }
 
-    /// Whether an event of the selection is stored; asks no further than to the first.
+    /// Whether an event of the selection is stored; reads only to the first one.
     async fn holds(&self, connection: &mut Connection, selection: &v1::Selection) -> Result<bool, Failure> {
         let request = v1::ExportRequest { selection: Some(selection.clone()), without_events: false };
         let parts = connection.query.export(request).await;
@@ -215,13 +215,13 @@ async fn one_rank(
     target.keep()
 }
 
-/// The slice in time, for each rank; epochs are looked up in the marks.
+/// The slice in time for each rank; epochs are found in the marks.
 async fn windows(connection: &mut Connection, selection: &v1::Selection) -> Result<Windows, Failure> {
     let mut windows = Windows::new(selection);
     if !windows.need_marks() {
         return Ok(windows);
     }
-    // Marks of the whole job: the one that begins the slice may lie just before it.
+    // Marks of the whole job are read, because the mark that begins the slice may precede it.
     let all = v1::Selection { first_epoch: None, last_epoch: None, ..selection.clone() };
     let request = v1::ExportRequest { selection: Some(all), without_events: true };
     let parts = connection.query.export(request).await;
@@ -249,7 +249,7 @@ async fn stream(
     let parts = connection.query.export(request).await;
     let mut parts = parts.map_err(|status| connection.failure(&status))?.into_inner();
     while let Some(part) = parts.message().await.map_err(|status| connection.failure(&status))? {
-        // A part of a kind that only a newer memctl knows carries nothing that these formats have.
+        // An unknown part comes from a newer memctl and has no data for these formats.
         if let Some(body) = part.body {
             sink.part(body).map_err(|error| failed(&error, connection, file))?;
         }

@@ -1,6 +1,7 @@
-//! `memctl fit`: a training that was recorded at one or two sizes, replayed at others, and with changes.
+//! `memctl fit`: replays a training that was recorded at one or two sizes at other sizes, and with changes.
 //!
-//! Guarantees: says what it did not look at. Refuses recordings with holes, and two that are not of one training.
+//! Guarantees: reports what it did not analyse. Refuses recordings with gaps, and two recordings of different
+//! trainings.
 
 use std::io::Write;
 
@@ -41,7 +42,7 @@ pub async fn run(
     show(&answer, global, screen, out)
 }
 
-/// Refuses what is not a question.
+/// Refuses arguments that do not form a query.
 fn refuse(args: &args::Fit) -> Result<(), Failure> {
     if args.at.is_empty() && change(args).is_none() {
         return Err(Failure::usage(

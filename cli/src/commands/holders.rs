@@ -1,6 +1,6 @@
-//! `memctl holders`: asks a running process which Python objects hold the tensors of a site.
+//! `memctl holders`: finds which Python objects of a running process hold the tensors of a site.
 //!
-//! Refuses to search anything itself: the process does, at the end of a step, within the budget.
+//! This command searches nothing itself. The process searches at the end of a step, within the budget.
 
 use std::io::Write;
 

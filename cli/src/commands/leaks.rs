@@ -1,4 +1,4 @@
-//! `memctl leaks`: what grows, each finding in full.
+//! `memctl leaks`: each finding about growth, in full.
 
 use std::io::Write;
 

@@ -1,4 +1,4 @@
-//! The verbs: each asks, prints and closes what it opened.
+//! The commands. Each one connects, sends requests, prints the responses and closes what it opened.
 
 mod access;
 mod alerts;
@@ -39,10 +39,10 @@ use crate::exit::Failure;
 use crate::hosting::stores::Place;
 use crate::render::screen::Screen;
 
-/// Runs a command; its answer goes to `out`. The exit code is 0, or that of the command that was run.
+/// Runs a command and writes its output to `out`. The exit code is 0, or that of the program that `memctl run` ran.
 ///
 /// # Errors
-/// Why it did not do what it was asked, with the exit code.
+/// The reason of the failure, with the exit code.
 pub async fn run(cli: &Cli, screen: &Screen, out: &mut (dyn Write + Send)) -> Result<ExitCode, Failure> {
     let global = &cli.global;
     let now = Timestamp::now();
@@ -87,7 +87,7 @@ pub async fn run(cli: &Cli, screen: &Screen, out: &mut (dyn Write + Send)) -> Re
     done.map(|()| ExitCode::SUCCESS)
 }
 
-/// The store that a command works on without a daemon.
+/// The store that a command uses without a daemon.
 fn store_place(command: &str, store: Option<&str>, global: &Global) -> Result<Place, Failure> {
     if global.daemon.as_deref().is_some_and(|url| !url.is_empty()) && global.data_dir.is_none() && store.is_none() {
         return Err(Failure::usage(format!(

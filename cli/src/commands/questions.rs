@@ -1,4 +1,5 @@
-//! The questions: `jobs`, `query`, `timeline`, `sites`. Each connects, asks once, prints, closes.
+//! The queries `jobs`, `query`, `timeline` and `sites`. Each connects, sends one request, prints the response and
+//! closes.
 
 use std::io::Write;
 
@@ -23,7 +24,7 @@ use crate::page;
 use crate::render::screen::Screen;
 use crate::render::text::{plural, safe};
 
-/// Points a rank asked for as data.
+/// Points per rank in data formats.
 const DATA_POINTS: u32 = 240;
 
 /// `memctl jobs`.
@@ -55,7 +56,7 @@ pub async fn jobs(
     Ok(())
 }
 
-/// Names the stores of other hosts that share this home: what they hold is not in the list.
+/// Names the stores of other hosts that share this home folder, because the list does not contain their jobs.
 fn say_other_stores(global: &Global) {
     let named = global.daemon().is_some() || global.data_dir.is_some();
     let Some(folder) = default_data_dir().ok().filter(|_| !named && !global.quiet) else { return };
@@ -82,13 +83,13 @@ pub async fn query(
     args.fail_on.map_or(Ok(()), |limit| fail_on(&answer, limit))
 }
 
-/// What `--fail-on` makes of a report.
+/// Fails if a report matches `--fail-on`.
 fn fail_on(report: &Report, limit: FailOn) -> Result<(), Failure> {
     let failed = |words: String| Err(Failure::found(format!("{words} (--fail-on)")));
     if let Some(verdict) = report.verdict.as_ref().filter(|verdict| limit == FailOn::Growing && verdict.is_grave()) {
         return failed(verdict.words().to_owned());
     }
-    // Without a verdict (an older daemon) the findings about growth stand for it.
+    // An older daemon sends no verdict. Then findings about growth count instead.
     let severity = limit.severity().or(report.verdict.is_none().then_some(Severity::Info));
     let counts = |finding: &&Finding| severity.is_some_and(|severity| finding.severity >= severity);
     match (report.findings.iter().filter(counts).count(), severity, report.scope.inconclusive()) {
@@ -121,7 +122,7 @@ pub async fn timeline(
     show(&answer.await?, global, screen, out)
 }
 
-/// Points that a plot can use: two a column keep an epoch's beginning and end apart.
+/// The number of points for a plot: two per column distinguish an epoch's beginning and end.
 #[must_use]
 pub fn plot_points(screen: &Screen) -> u32 {
     2 * page::timeline::columns(screen) as u32

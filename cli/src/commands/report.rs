@@ -1,4 +1,4 @@
-//! `memctl report`: asks everything that belongs into one file about a job, and writes the file.
+//! `memctl report`: requests everything that a report about a job contains, and writes the file.
 //!
 //! Guarantees: the file appears whole or not at all; a part that cannot be computed is included with the reason, as
 //! long as a daemon or store responds.
@@ -24,9 +24,9 @@ use crate::exit::{Failure, Outcome};
 use crate::output_file::{Target, name_of};
 use crate::page;
 
-/// Points of a course.
+/// Points of a curve.
 const POINTS: u32 = 500;
-/// Ranks whose course is asked for.
+/// Ranks whose curve is requested.
 const RANKS_DRAWN: usize = 8;
 
 /// See the module.
@@ -55,7 +55,7 @@ pub async fn run(
             return Ok(page::markdown::page(&dossier));
         }
         let shell = page::html::Shell::new(&dossier, u64::try_from(now.as_nanosecond()).unwrap_or(0));
-        // `latest` may be another job by now.
+        // `latest` may have become another job since the first request.
         let job = &dossier.note.job;
         let same = v1::Selection { job: job.id.clone(), attempt: Some(job.attempt), ..selection };
         let views =
@@ -78,7 +78,7 @@ async fn gather(connection: &mut Connection, selection: v1::Selection, global: &
     let Some(rank) = rank_of(&report).cloned() else {
         return Ok(Dossier::new(report, Parts::none("nothing was recorded in this part of the job")));
     };
-    // `latest` may be another job by now.
+    // `latest` may have become another job since the first request.
     let job = v1::Selection { job: report.job.id.clone(), attempt: Some(report.job.attempt), ..selection };
     let one = same_job(job.clone(), &report, &rank);
     let course_of = v1::Selection { ranks: drawn(&report, RANKS_DRAWN), ..job.clone() };
@@ -102,7 +102,7 @@ async fn gather(connection: &mut Connection, selection: v1::Selection, global: &
     Ok(Dossier::new(report, parts))
 }
 
-/// A part that cannot be computed for this job becomes part of the report; an unreachable daemon is an error.
+/// If a part cannot be computed for this job, the reason becomes part of the report. An unreachable daemon is an error.
 fn told<T>(answer: Result<T, Failure>) -> Result<Part<T>, Failure> {
     match answer {
         Ok(answer) => Ok(Ok(answer)),
@@ -121,7 +121,7 @@ async fn sites(
 
 async fn at_peak(connection: &mut Connection, selection: v1::Selection) -> Result<Ledger, Failure> {
     let moment = Some(v1::ledger_request::Moment::Peak(true));
-    // The blocks show what the memory of each site is for.
+    // The classes of each site's memory come from its blocks.
     let request = v1::LedgerRequest { selection: Some(selection), moment, blocks: true };
     let view = ledger::View { blocks: true, ..ledger::View::default() };
     Ok(Ledger { view, ..client::ledger(connection, request).await? })

@@ -1,13 +1,14 @@
-//! The device and the moments at which a report shows a finding, as the page does (`words/devices.ts`, `words/grown.ts`).
+//! The device and the moments at which a report shows a finding, as the page does (`words/devices.ts`,
+//! `words/grown.ts`).
 //!
-//! Guarantees: both moments are of the same phase: two ends of epochs, or the ends of two steps of one epoch for memory that
-//! goes with its epoch. The first epoch is warm-up wherever two later ones ended.
+//! Guarantees: both moments are of the same phase: two ends of epochs, or the ends of two steps of one epoch for memory
+//! that is freed with its epoch. The first epoch counts as warm-up if at least two later ones ended.
 
 use memctl_answers::finding::{Evidence, Finding};
 use memctl_answers::report::{Rank, Report};
 use memctl_model::FindingKind;
 
-/// The device that a finding is about: the one whose figures it has, or else its first.
+/// The device of a finding: the one whose figures it has, else the first one of the finding.
 pub(super) fn row_of<'r>(finding: &Finding, report: &'r Report) -> Option<&'r Rank> {
     let named = match finding.evidence.get("rank") {
         Some(Evidence::Count(rank)) => u32::try_from(*rank).ok(),
@@ -18,7 +19,7 @@ pub(super) fn row_of<'r>(finding: &Finding, report: &'r Report) -> Option<&'r Ra
     own().find(|row| Some(row.rank) == named).or(own().next())
 }
 
-/// The moments between which growth shows, as the page compares them (`words/grown.ts`).
+/// The moments between which growth is shown, as the page compares them (`words/grown.ts`).
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Compared {
     /// The earlier one.
@@ -28,7 +29,7 @@ pub(super) struct Compared {
 }
 
 impl Compared {
-    /// Of a finding, on the device that it is about.
+    /// The moments for a finding, on its device.
     pub fn of(finding: &Finding, row: &Rank) -> Option<Self> {
         if finding.kind == FindingKind::HiddenChain.name() {
             let epoch = row.epoch_ends.last()?.epoch;
@@ -43,12 +44,12 @@ impl Compared {
     }
 }
 
-/// When the worst finding was first seen.
+/// The epoch in which the worst finding was first seen.
 pub(super) fn since(report: &Report) -> Option<u32> {
     report.findings.first()?.first_seen.epoch
 }
 
-/// The epochs at whose ends a rank is compared: the first after warm-up that had the growth, and the last.
+/// The epochs at whose ends a rank is compared: the first one after warm-up with the growth, and the last one.
 pub(super) fn compared(row: &Rank, since: Option<u32>) -> Option<(u32, u32)> {
     let ends: Vec<u32> = row.epoch_ends.iter().map(|end| end.epoch).collect();
     let late = *ends.last()?;

@@ -1,7 +1,7 @@
-//! The requests for a report's views: the page's own, for the rank that the verdict is about, the ranks in the
-//! findings, and those that stand out or are the fullest.
+//! The requests for a report's views: the requests of the page for the rank of the verdict, the ranks in the findings,
+//! the outliers, and the ranks with the fullest devices.
 //!
-//! Guarantees: the data behind the verdict comes first; a view without room or without a response is reported as
+//! Guarantees: the data behind the verdict comes first; a view that does not fit or has no response is reported as
 //! missing. Computes nothing: the responses are those of `/api/v1`.
 
 use std::cmp::Reverse;
@@ -23,15 +23,15 @@ use crate::hosting::Asking;
 use crate::page::html::Inlined;
 use crate::render::text::plural;
 
-/// Ranks whose course and moments are in the file.
+/// Ranks whose curve and moments are in the file.
 const RANKS_MOST: usize = 8;
-/// Findings whose evidence is, and that are kept of very many.
+/// Findings whose evidence is in the file, and findings that are kept if there are many.
 const FINDINGS_MOST: usize = 20;
-/// Rows that are tried where those of all ranks find no room.
+/// Numbers of rows that are tried if the rows of all ranks do not fit.
 const FEWER: [usize; 4] = [1024, 256, 64, 8];
-/// Which part of the room the rows of the ranks may take.
+/// The divisor of the room for the rows of ranks.
 const ROWS_PART: usize = 5;
-/// Points of a course, as the page asks for them.
+/// Points of a curve, as in the page's request.
 const POINTS: &str = "600";
 
 struct Views<'c> {
@@ -41,20 +41,20 @@ struct Views<'c> {
     inlined: Inlined,
 }
 
-/// What is wanted of the views.
+/// Parameters of the views.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted {
-    /// Bytes that they may have.
+    /// Bytes that the views may use.
     pub room: usize,
-    /// The number that the job was recorded at.
+    /// The size that the job was recorded at.
     pub size: Option<u64>,
-    /// Bytes that the process may reserve, for that.
+    /// Bytes that the process may reserve, for the forecast of other sizes.
     pub device_memory: Option<u64>,
-    /// When.
+    /// The current time.
     pub now: Timestamp,
 }
 
-/// Asks everything that the views show.
+/// Requests everything that the views show.
 ///
 /// # Errors
 /// The daemon does not respond, or is too old for this request.
@@ -105,7 +105,8 @@ pub async fn ask(
 }
 
 impl Views<'_> {
-    /// Everything that is shown of a rank: its course, the peak, what changed; of the one that matters most its blocks.
+    /// Requests everything that is shown of a rank: its curve, the peak and the change. For the most important rank it
+    /// also requests the blocks.
     async fn rank(&mut self, report: &Report, row: &Rank, matters: bool) -> Result<(), Failure> {
         let rank = row.rank.to_string();
         self.put("timeline", &[("rank", &rank), ("points", POINTS), ("floor", "true")]).await?;
@@ -124,7 +125,7 @@ impl Views<'_> {
         Ok(())
     }
 
-    /// What other sizes would hold, if the recorded size was given.
+    /// Requests the forecast for other sizes, if the recorded size was given.
     async fn sizes(&mut self, report: &Report, row: &Rank) -> Result<(), Failure> {
         let Some(size) = self.inlined.size.map(|size| size.to_string()) else { return Ok(()) };
         let memory = self.inlined.device_memory.map(|bytes| bytes.to_string());
@@ -132,7 +133,7 @@ impl Views<'_> {
         self.of("fit", report, row, &asked.into_iter().flatten().collect::<Vec<_>>()).await
     }
 
-    /// What the findings' own links lead to: see `words/evidence.ts` of the page.
+    /// Requests the targets of the findings' links: see `words/evidence.ts` of the page.
     async fn evidence(&mut self, report: &Report) -> Result<(), Failure> {
         let failures = self.failures().await?;
         for finding in report.findings.iter().take(FINDINGS_MOST) {
@@ -152,7 +153,7 @@ impl Views<'_> {
         Ok(())
     }
 
-    /// When the first request of each device failed.
+    /// The time of the first failed request of each device.
     async fn failures(&mut self) -> Result<Failures, Failure> {
         let Ok(content) = self.answer("oom", &[]).await? else { return Ok(BTreeMap::new()) };
         let answer: Value = serde_json::from_slice(&content).unwrap_or_default();
@@ -182,7 +183,8 @@ impl Views<'_> {
         Ok(())
     }
 
-    /// A question about one device: its process is named where its rank has several, its index where the process has.
+    /// A request about one device. It names the process if the rank has several, and the device's index if the process
+    /// has several.
     async fn of(&mut self, verb: &str, report: &Report, row: &Rank, more: &[(&str, &str)]) -> Result<(), Failure> {
         let (rank, device) = (row.rank.to_string(), row.device.to_string());
         let own = || report.ranks.iter().filter(|known| known.rank == row.rank);
@@ -211,7 +213,7 @@ impl Views<'_> {
         Ok(())
     }
 
-    /// What has a row for each rank: of all, or of those that stand out and the fullest.
+    /// Requests a response with a row for each rank: of all ranks if they fit, else of the outliers and the fullest.
     async fn rows(&mut self, verb: &str, report: &Report, room: usize) -> Result<(), Failure> {
         let content = match self.answer(verb, &[]).await? {
             Ok(content) => content,
@@ -242,7 +244,7 @@ impl Views<'_> {
         Ok(())
     }
 
-    /// An answer, or why there is none.
+    /// A response, or the reason why there is none.
     async fn answer(&mut self, verb: &str, asked: &[(&str, &str)]) -> Result<Result<Vec<u8>, String>, Failure> {
         let narrowed = narrowed(&self.selection);
         let common = narrowed.iter().filter(|(name, _)| !asked.iter().any(|(known, _)| known == name));
@@ -264,17 +266,17 @@ impl Views<'_> {
     }
 }
 
-/// When the first request of a rank, a process and a device of it failed.
+/// The time of the first failed request, by rank, process and device.
 type Failures = BTreeMap<(u32, String, u32), String>;
 
-/// A question's name in the file, as the page makes it.
+/// A request's key in the file, in the form that the page uses.
 fn key(verb: &str, asked: &[(&str, &str)]) -> String {
     let pairs: BTreeMap<&str, &str> = asked.iter().copied().collect();
     let pairs: Vec<String> = pairs.iter().map(|(name, value)| format!("{name}={value}")).collect();
     if pairs.is_empty() { verb.to_owned() } else { format!("{verb}?{}", pairs.join("&")) }
 }
 
-/// What every question is narrowed to.
+/// The parameters with which every request is narrowed.
 fn narrowed(of: &v1::Selection) -> Vec<(&'static str, String)> {
     let numbers = |numbers: &[u32]| numbers.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
     let all = [
@@ -288,13 +290,13 @@ fn narrowed(of: &v1::Selection) -> Vec<(&'static str, String)> {
     all.into_iter().filter_map(|(name, value)| Some((name, value.filter(|value| !value.is_empty())?))).collect()
 }
 
-/// As an address carries it.
+/// Text encoded for an address.
 fn encoded(text: &str) -> String {
     const PLAIN: AsciiSet = NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b':').remove(b',');
     utf8_percent_encode(text, &PLAIN).to_string()
 }
 
-/// Ranks that stand out first, of the others the fullest first.
+/// Ranks in the order of interest: outliers first, then the fullest.
 fn by_interest(report: &Report) -> Vec<u32> {
     let mut rows: Vec<&Rank> = report.ranks.iter().collect();
     let is_odd =
@@ -306,7 +308,7 @@ fn by_interest(report: &Report) -> Vec<u32> {
     order
 }
 
-/// An answer with the rows of these ranks alone, and the first findings.
+/// The response with only the rows of these ranks and the first findings.
 fn fewer(content: &[u8], ranks: &[u32]) -> Vec<u8> {
     let Ok(mut answer) = serde_json::from_slice::<Value>(content) else { return content.to_vec() };
     if let Some(Value::Array(rows)) = answer.get_mut("ranks") {

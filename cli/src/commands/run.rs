@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use crate::args::{Global, Run};
 use crate::exit::Failure;
 
-/// Runs the command and ends as it ended.
+/// Runs the command and exits with its exit code.
 ///
 /// # Errors
 /// See [`crate::run::run`].

@@ -1,6 +1,6 @@
 //! `memctl daemon status` and `memctl daemon stop`: the local service of a data folder, shown and ended.
 //!
-//! Guarantees: neither starts one.
+//! Guarantees: neither command starts a service.
 
 use std::io::Write;
 use std::time::{Duration, Instant};
@@ -20,12 +20,12 @@ use crate::hosting::{Asking, Credentials, DaemonAddress, serve_folder};
 use crate::render::text::safe;
 use crate::service::{detach, signal};
 
-/// A service drains within ten seconds; its store may be slow.
+/// The time in which a service ends. It drains within ten seconds, but its store may be slow.
 const END_MAX: Duration = Duration::from_secs(60);
-/// One that is there answers within this.
+/// A running service responds within this time.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
 
-/// What runs, as JSON.
+/// A running service, as JSON.
 #[derive(Debug, Serialize)]
 struct Running<'a> {
     schema: u32,
@@ -39,10 +39,10 @@ struct Running<'a> {
     sessions_streaming: Option<u64>,
 }
 
-/// `memctl daemon service`: this process is one from now on.
+/// `memctl daemon service`: this process becomes the service.
 ///
 /// # Errors
-/// It cannot serve.
+/// The process cannot serve.
 pub async fn serve(global: &Global) -> Result<(), Failure> {
     let folder = global.data_dir.clone().map_or_else(default_data_dir, Ok)?;
     let served = tokio::select! {
@@ -55,10 +55,10 @@ pub async fn serve(global: &Global) -> Result<(), Failure> {
     served
 }
 
-/// Leaves the parent's session; called before there is a second thread.
+/// Leaves the parent's session; must be called before there is a second thread.
 ///
 /// # Errors
-/// No process.
+/// The system cannot create a process.
 pub fn begin() -> Result<(), Failure> {
     detach()
 }
@@ -66,7 +66,7 @@ pub fn begin() -> Result<(), Failure> {
 /// `memctl daemon status`.
 ///
 /// # Errors
-/// None runs.
+/// No service runs.
 pub async fn status(global: &Global, out: &mut (dyn Write + Send)) -> Result<(), Failure> {
     let service = named(global)?;
     let pid = service::server_process(&service.files().socket()).ok();
@@ -116,10 +116,10 @@ fn page(shown: &Running<'_>, out: &mut (dyn Write + Send)) -> std::io::Result<()
     }
 }
 
-/// `memctl daemon stop`: it drains, and has ended when this returns.
+/// `memctl daemon stop`: the service drains, and has ended when this returns.
 ///
 /// # Errors
-/// It does not end.
+/// The service does not end.
 pub async fn stop(global: &Global) -> Result<(), Failure> {
     let service = named(global)?;
     let folder = service.files().folder().display().to_string();
@@ -162,7 +162,7 @@ fn named(global: &Global) -> Result<Service, Failure> {
 }
 
 async fn asked(service: &Service) -> Option<v1::Status> {
-    // Without the service itself in the address, nothing is started.
+    // An address without the service does not start one.
     let address = DaemonAddress { service: None, ..DaemonAddress::of_service(service.clone()) };
     let asking = async {
         let channel = address.connect(|endpoint| endpoint).await.ok()?;

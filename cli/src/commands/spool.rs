@@ -1,6 +1,7 @@
-//! `memctl spool`: what waits on this disk because no daemon took it, listed, delivered elsewhere, discarded.
+//! `memctl spool`: lists, delivers or discards sessions that wait on this disk because no daemon accepted them.
 //!
-//! Guarantees: listing starts nothing and changes nothing; what a living process records is neither delivered nor discarded.
+//! Guarantees: listing starts nothing and changes nothing; sessions of running processes are neither delivered nor
+//! discarded.
 
 use std::fmt::Write as _;
 use std::io::Write;
@@ -22,28 +23,28 @@ use crate::render::screen::{Screen, Tone};
 use crate::render::table::{Table, left, right};
 use crate::render::text::{plural, safe};
 
-/// Delivering takes so long at most; what is not out then stays.
+/// The longest time for a delivery; the rest stays in the spool.
 const DELIVERING_MAX: Duration = Duration::from_secs(600);
 
-/// One session that waits.
+/// One waiting session.
 struct Row {
     destination: String,
     folder: PathBuf,
     waiting: host::Waiting,
 }
 
-/// The same as data.
+/// The same session as data.
 #[derive(Debug, Serialize)]
 struct Data<'a> {
     session: String,
     job: &'a str,
     attempt: u32,
     rank: u32,
-    /// The folder's name: `local`, or the address of the daemon that did not take it.
+    /// The folder's name: `local`, or the address of the daemon that did not accept the session.
     destination: &'a str,
     started_at: String,
     bytes: u64,
-    /// Whether a living process records it.
+    /// Whether a running process still records the session.
     recording: bool,
 }
 
@@ -56,7 +57,7 @@ struct Listed<'a> {
 /// See the module.
 ///
 /// # Errors
-/// No folder, no daemon, nothing of that name.
+/// There is no folder, no daemon, or no session of that name.
 pub async fn run(args: &Spool, global: &Global, screen: &Screen, out: &mut (dyn Write + Send)) -> Result<(), Failure> {
     let data_dir = global.data_dir.clone().map_or_else(default_data_dir, Ok)?;
     let rows = rows(&data_dir);
@@ -67,7 +68,7 @@ pub async fn run(args: &Spool, global: &Global, screen: &Screen, out: &mut (dyn 
     }
 }
 
-/// Everything that waits, by destination.
+/// All waiting sessions, by destination.
 fn rows(data_dir: &Path) -> Vec<Row> {
     let mut folders: Vec<PathBuf> =
         std::fs::read_dir(data_dir.join("spool")).into_iter().flatten().flatten().map(|entry| entry.path()).collect();
@@ -81,7 +82,7 @@ fn rows(data_dir: &Path) -> Vec<Row> {
     folders.into_iter().flat_map(of_folder).collect()
 }
 
-/// Those that are named; all where none is.
+/// The named sessions; all sessions if no name is given.
 fn named(rows: Vec<Row>, names: &[String]) -> Result<Vec<Row>, Failure> {
     let is_it = |row: &Row, name: &String| {
         row.waiting.session.job == *name || (!name.is_empty() && row.waiting.session.id.to_string().starts_with(name))
@@ -197,7 +198,7 @@ async fn deliver(rows: Vec<Row>, global: &Global) -> Result<(), Failure> {
             session.deliver(&daemon, hosting::backoff(), &|| Instant::now() >= end);
         }
     };
-    // A panic in it was logged there; what is in the spool stays.
+    // A panic in the thread was logged there; undelivered sessions stay in the spool.
     let _ = tokio::task::spawn_blocking(work).await;
     connection.close().await;
     let left = |row: &&Row| host::waiting(&row.folder).iter().any(|it| it.session.id == row.waiting.session.id);

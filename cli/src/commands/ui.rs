@@ -1,8 +1,9 @@
-//! `memctl ui`: the page of the local service or of a store that is opened here, or the address of the one that a daemon serves.
+//! `memctl ui`: serves the page of the local service or of a store that is opened in this process, or prints the
+//! address of a daemon's page.
 //!
-//! Guarantees: for a store that is opened here, only a port of this machine is listened on, and without the printed
-//! address nothing is visible, also to other users of this machine; no other process is shown the address. Everything
-//! is closed at Ctrl-C or SIGTERM. Opens a browser only on request.
+//! Guarantees: for a store that is opened in this process, only a port of this machine listens. Without the printed
+//! address no user of this machine can see any data. No other process can read the address. Everything is closed at
+//! Ctrl-C or SIGTERM. Opens a browser only on request.
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -37,7 +38,7 @@ pub async fn run(args: &args::Ui, global: &Global, out: &mut (dyn Write + Send))
             let asked = connection.query.get_status(StatusRequest {}).await;
             let status = asked.map_err(|status| connection.failure(&status))?.into_inner();
             let mut address = of_daemon(&status.http, &address.url)?;
-            // (Its name has passed the daemon's gate: it needs no encoding.)
+            // The tenant's name has passed the daemon's gate, so it needs no encoding.
             if let Some(tenant) = global.credentials().tenant {
                 address.push_str(&format!("?tenant={tenant}"));
             }
@@ -48,10 +49,10 @@ pub async fn run(args: &args::Ui, global: &Global, out: &mut (dyn Write + Send))
     .await
 }
 
-/// Serves the page of a store that is open here, until a signal stops it.
+/// Serves the page of a store that is open in this process, until a signal stops it.
 ///
 /// # Errors
-/// No port, no browser.
+/// No port is free, or the browser does not start.
 pub async fn serve(
     connection: &mut Connection,
     port: Option<u16>,
@@ -98,7 +99,8 @@ async fn show(
     if !global.quiet {
         eprintln!("memctl: the address opens the page once, in one browser; Ctrl-C ends it");
     }
-    // Who sees the arguments of other users' processes would be in before the browser.
+    // The address is not an argument of the browser's process, because other users could read it there before the
+    // browser opens it.
     let leading = if open { Some(leading_to(address).map_err(|error| no_browser(&error))?) } else { None };
     if let Some(file) = &leading {
         browse(&file.path().to_string_lossy())?;
@@ -111,7 +113,7 @@ fn say(out: &mut (dyn Write + Send), address: &str) -> Result<(), Failure> {
     writeln!(out, "{address}").and_then(|()| out.flush()).map_err(|error| Failure::output("standard output", &error))
 }
 
-/// A file of this user's alone that leads to an address.
+/// A file, readable only by this user, that redirects to an address.
 fn leading_to(address: &str) -> std::io::Result<NamedTempFile> {
     let mut file = tempfile::Builder::new().prefix("memctl-ui-").suffix(".html").tempfile()?;
     let page = format!(
@@ -134,7 +136,7 @@ fn no_browser(error: &std::io::Error) -> Failure {
     ))
 }
 
-/// Where a browser on this machine finds a daemon's page.
+/// The address at which a browser on this machine finds a daemon's page.
 fn of_daemon(places: &[String], daemon: &str) -> Result<String, Failure> {
     let daemon = daemon.parse::<Uri>().ok().filter(|uri| uri.scheme().is_some());
     let host = daemon.as_ref().and_then(Uri::host);
@@ -142,7 +144,7 @@ fn of_daemon(places: &[String], daemon: &str) -> Result<String, Failure> {
     let ports: Vec<(&str, SocketAddr)> = places
         .iter()
         .filter_map(|place| place.split_once("://"))
-        // What a daemon says is not trusted: another scheme would open another program than the browser.
+        // The daemon's response is not trusted: a different scheme would open a program other than the browser.
         .filter(|(scheme, _)| matches!(*scheme, "http" | "https"))
         .filter_map(|(scheme, address)| Some((scheme, address.parse().ok()?)))
         .collect();

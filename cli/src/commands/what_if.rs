@@ -1,6 +1,6 @@
-//! `memctl what-if`: the recorded requests replayed under other allocator settings and limits.
+//! `memctl what-if`: replays the recorded requests under other allocator settings and limits.
 //!
-//! Guarantees: says what it did not look at. Refuses settings that the allocator of the recording would refuse.
+//! Guarantees: reports what it did not analyse. Refuses settings that the allocator of the recording would refuse.
 
 use std::io::Write;
 

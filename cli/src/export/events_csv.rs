@@ -1,7 +1,8 @@
-//! Events, one a line, for data frames and spreadsheets.
+//! Events, one per line, for data frames and spreadsheets.
 //!
-//! Guarantees: nothing is written before the first event, and a slice without any is an error; the order of the store; addresses in hexadecimal (spreadsheets round large
-//! numbers); the site is the innermost frame of the user's own code.
+//! Guarantees: nothing is written before the first event, and a slice without events is an error. Events keep the
+//! store's order. Addresses are hexadecimal, because spreadsheets round large numbers. The site is the innermost frame
+//! of the user's own code.
 
 use std::io::Write;
 

@@ -22,7 +22,7 @@ pub enum ExportError {
     /// A chunk does not decode.
     #[error(transparent)]
     Chunk(#[from] memctl_proto::chunk::ChunkError),
-    /// Nothing that is stored lies in the slice.
+    /// Nothing stored is in the slice.
     #[error("no event lies in this part of the job")]
     Nothing,
     /// Parts arrived in an impossible order.

@@ -1,4 +1,4 @@
-//! Which events of a stream belong to the slice that was asked for.
+//! Determines which events of a stream belong to the requested slice.
 //!
 //! A store sends whole chunks; the slice begins and ends inside them. Times come from flags, epochs
 //! from the marks of each rank.
@@ -28,7 +28,7 @@ pub struct Windows {
 }
 
 impl Windows {
-    /// What the flags alone say.
+    /// The windows that follow from the flags alone.
     #[must_use]
     pub fn new(selection: &v1::Selection) -> Self {
         let flags =
@@ -37,7 +37,7 @@ impl Windows {
         Self { flags, first_epoch, last_epoch, begin: HashMap::new(), end: HashMap::new() }
     }
 
-    /// Whether marks are needed: epochs were asked for.
+    /// Whether marks are needed, because epochs were requested.
     #[must_use]
     pub fn need_marks(&self) -> bool {
         self.first_epoch.is_some() || self.last_epoch.is_some()
@@ -51,7 +51,7 @@ impl Windows {
         for Mark { time_ns, kind } in convert::marks::from_wire(batch)? {
             let begins = match kind {
                 MarkKind::EpochBegin(epoch) => Some(epoch) == self.first_epoch,
-                // A recording that knows ends only: an epoch begins where the one before ended.
+                // If a recording has only epoch ends, an epoch begins at the end of the previous one.
                 MarkKind::EpochEnd(epoch) => {
                     epoch.checked_add(1) == self.first_epoch && !self.begin.contains_key(&rank)
                 }

@@ -3,7 +3,7 @@
 /// The driver's version and the names of this machine's devices, or why there are none. May take seconds.
 ///
 /// # Errors
-/// No driver here, in words.
+/// There is no driver, with the reason in words.
 pub fn devices() -> Result<(String, Vec<String>), String> {
     let ask = || {
         let nvml = memctl_agent::sample::nvml::Nvml::open()?;

@@ -39,7 +39,7 @@ pub struct ImportRequest {
     pub labels: Vec<(String, String)>,
     /// The import, and the run that it adds to.
     pub launch: Launch,
-    /// What is left of the paths of source files.
+    /// How source paths are shortened.
     pub source_paths: SourcePaths,
     /// Files by rank, in the order of the ranks, each rank once.
     pub files: Vec<(u32, PathBuf)>,
@@ -111,7 +111,7 @@ pub async fn import_files(
     request: ImportRequest,
     on_progress: OnProgress,
 ) -> Result<ImportOutcome, Failure> {
-    // Files of some ranks alone do not say how many there were.
+    // If files of some ranks are missing, the world size is unknown.
     let is_each = (0_u32..).zip(&request.files).all(|(number, (rank, _))| number == *rank);
     let world_size = is_each.then_some(request.files.len() as u32);
     let mut sum = ImportOutcome::default();
@@ -181,7 +181,7 @@ async fn import(
     if outcome.delivered {
         return Ok(outcome);
     }
-    // Relaxed: the flag was set before the outcome that it explains.
+    // Relaxed: the flag was set before the outcome that it explains was produced.
     Err(match &outcome.refused {
         Some(reason) => Failure::input(format!("{place} refused rank {rank}: {reason}")),
         None if silent.load(Ordering::Relaxed) => Failure::unreachable(format!(

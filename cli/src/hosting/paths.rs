@@ -1,4 +1,4 @@
-//! How much of source paths leaves this host, by a command's flags.
+//! Determines, by a command's flags, how much of source paths is sent from this host.
 
 use std::path::PathBuf;
 
@@ -10,7 +10,7 @@ use crate::exit::Failure;
 /// For a recording on this host: paths begin at the working directory.
 ///
 /// # Errors
-/// Hashes were asked for, and there is no key.
+/// Hashes were requested, and there is no key.
 pub fn of_a_run(mode: Mode) -> Result<SourcePaths, Failure> {
     source_paths(mode, &working_directories())
 }

@@ -152,7 +152,7 @@ async fn check(config: &Config) -> Result<(), Failure> {
     checked
 }
 
-/// Prints the configuration in force and the store, after the files of TLS were read.
+/// Prints the configuration in force and the store. The TLS files have been read before.
 fn print_checked(config: &Config, info: &StoreInfo) -> Result<(), Failure> {
     use std::io::Write as _;
     let mut lines = vec![format!("listen        {}", listed(&config.listen))];
@@ -171,12 +171,12 @@ fn print_checked(config: &Config, info: &StoreInfo) -> Result<(), Failure> {
     let (origin, rules) = (&config.alerts.origin, config.alerts.rules.len());
     let receivers = [&["log"], &receivers[..]].concat().join(", ");
     lines.push(format!("alert rules   {rules} ({origin}), receivers: {receivers}"));
-    // In one piece; the reader may have left (`… | head`).
+    // Written in one piece, because the reader may close the pipe (`… | head`).
     let text = lines.join("\n") + "\n";
     std::io::stdout().write_all(text.as_bytes()).map_err(|error| Failure::output("standard output", &error))
 }
 
-/// What is kept, in lines.
+/// The retention limits, one per line.
 fn kept(retention: &Retention) -> [String; 4] {
     let limit = |limit: Option<u64>, show: &dyn Fn(u64) -> String| limit.map_or_else(|| "no limit".into(), show);
     let hours = |age: u64| format!("{} h", age / 3_600_000_000_000);

@@ -8,7 +8,7 @@ fn no_signals(error: std::io::Error) -> Failure {
     Failure::unreachable(format!("signals cannot be handled: {error}"))
 }
 
-/// SIGHUP from now on: it never ends a daemon.
+/// A stream of SIGHUP. From now on this signal does not end the daemon.
 ///
 /// # Errors
 /// Signals cannot be handled.
@@ -16,7 +16,7 @@ pub fn hangups() -> Result<Signal, Failure> {
     signal(SignalKind::hangup()).map_err(no_signals)
 }
 
-/// Ends at the first Ctrl-C or SIGTERM from now on.
+/// A future that completes at the first Ctrl-C or SIGTERM after this call.
 ///
 /// # Errors
 /// Signals cannot be handled.

@@ -24,7 +24,7 @@ impl Place {
     /// The store of `--store`, else of a data folder.
     ///
     /// # Errors
-    /// A URL that names none.
+    /// The URL names no store.
     pub fn of(store: Option<&str>, data_dir: &Path) -> Result<Self, Failure> {
         let address = match store {
             Some(url) => {
@@ -79,7 +79,7 @@ pub async fn check(place: &Place, deep: bool) -> Result<Checked, Failure> {
 /// Makes a file as small as its content, and able to shrink by itself later; returns the bytes before and after.
 ///
 /// # Errors
-/// A store that is in use or no file.
+/// The store is in use or is not a file.
 pub async fn compact(place: &Place) -> Result<(u64, u64), Failure> {
     let StoreAddress::Sqlite(path) = &place.address else {
         return Err(Failure::usage("only SQLite files are compacted; Postgres reuses what is free by itself"));

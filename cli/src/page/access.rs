@@ -67,7 +67,7 @@ impl Page for Audit {
                 entry.outcome.clone(),
             ]);
         }
-        // An entry is evidence: where the table has no room for all of it, entries are wrapped and nothing is cut.
+        // Audit entries are evidence. If the table is too wide for the screen, entries are wrapped and nothing is cut.
         let is_whole = screen.columns.is_none_or(|columns| {
             table.show(&Screen { columns: None, colour: false, ..*screen }).lines().all(|line| width(line) <= columns)
         });
@@ -85,7 +85,7 @@ fn done(entry: &Entry) -> &'static str {
     if entry.refused { "refused" } else { "yes" }
 }
 
-/// An entry in as many lines as it takes.
+/// An entry on as many lines as it needs.
 fn block(entry: &Entry, screen: &Screen) -> String {
     let Entry { caller, peer, tenant, action, subject, outcome, .. } = entry;
     let refused = if entry.refused { " (refused)" } else { "" };

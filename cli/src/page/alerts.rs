@@ -1,4 +1,4 @@
-//! The pages of `memctl alerts`: alerts with their sentence, silences, what receivers answered.
+//! The pages of `memctl alerts`: alerts with their sentence, silences, and the responses of receivers.
 
 use memctl_answers::alerts::{Alert, AlertedFinding, Alerts, Answers, Phase, Rules, Silences, Watched};
 use memctl_answers::format::time::{self, Time};
@@ -10,7 +10,7 @@ use crate::render::screen::{Screen, Tone};
 use crate::render::table::{Table, left, right};
 use crate::render::text::{plural, rank_list, safe};
 
-/// Lines of jobs that were not judged; `memctl jobs` has them all.
+/// Lines for jobs that were not judged; `memctl jobs` lists all of them.
 const LINES: usize = 4;
 
 impl Page for Alerts {
@@ -43,7 +43,7 @@ pub fn alerts(alerts: &Alerts, screen: &Screen) -> String {
         let firing: Vec<&Alert> = alerts.alerts.iter().filter(|alert| alert.state == Phase::Firing).collect();
         let is_same = |one: &Alert, other: &Alert| one.finding.id == other.finding.id && one.tenant == other.tenant;
         for (at, alert) in firing.iter().enumerate() {
-            // One finding that several rules select is one paragraph.
+            // A finding that several rules select is shown once.
             if firing[..at].iter().any(|before| is_same(before, alert)) {
                 continue;
             }
@@ -84,7 +84,7 @@ pub fn alerts(alerts: &Alerts, screen: &Screen) -> String {
     out
 }
 
-/// What these alerts, or their absence, are about.
+/// The scope of these alerts, or of their absence.
 fn looked_at(watched: &Watched, none: bool, screen: &Screen) -> String {
     if watched.jobs == 0 {
         return if none { "No job is stored, so nothing was judged.\n".to_owned() } else { String::new() };
@@ -171,7 +171,7 @@ impl Page for Answers {
     }
 }
 
-/// What receivers answered to a test.
+/// The responses of receivers to a test.
 #[must_use]
 pub fn answers(answers: &Answers, screen: &Screen) -> String {
     let mut table =
@@ -187,7 +187,7 @@ pub fn answers(answers: &Answers, screen: &Screen) -> String {
         ]);
     }
     let mut out = table.show(screen);
-    // A reason is there to be read whole; the table may have cut it.
+    // The reason is shown in full, because the table may have cut it.
     for tested in answers.receivers.iter().filter(|tested| !tested.delivered) {
         out.push_str(&format!("\n{}: {}\n", safe(&tested.receiver), safe(&tested.answer)));
     }
@@ -199,7 +199,7 @@ pub fn answers(answers: &Answers, screen: &Screen) -> String {
 }
 
 impl Page for Rules {
-    /// The page is the file itself; this stands for it where a table is wanted.
+    /// The page is the file itself; this list of names is used where a table is required.
     fn page(&self, _: &Screen) -> String {
         self.rules.iter().map(|rule| format!("{}\n", safe(&rule.name))).collect()
     }

@@ -1,7 +1,7 @@
 //! The page of `memctl diagnose`: a colleague's note on one screen.
 //!
-//! Guarantees: six numbered answers, each short; commands and code are never cut or wrapped, so that they can be copied.
-//! A long explanation ends in `…`: `memctl leaks` has the whole of it.
+//! Guarantees: six numbered answers, each short; commands and code are never cut or wrapped, so that they can be
+//! copied. A long explanation ends in `…`; `memctl leaks` shows it in full.
 
 use memctl_answers::diagnose::{Diagnosis, EXAMPLE, Question};
 use memctl_model::JobState;
@@ -10,11 +10,11 @@ use super::{Page, completeness, finding, heading, judged, prose};
 use crate::render::screen::{Screen, Tone};
 use crate::render::text::safe;
 
-/// Lines of one paragraph.
+/// The largest number of lines of a paragraph.
 const LINES: usize = 16;
 /// Other findings that are named below the summary.
 const OTHERS: usize = 2;
-/// The question behind which the course belongs.
+/// The answer after which the curve is shown.
 const GROWTH: usize = 1;
 
 impl Page for Diagnosis {
@@ -49,13 +49,13 @@ pub fn page(note: &Diagnosis, screen: &Screen) -> String {
     out
 }
 
-/// The findings in short: the verdict is the page's first sentence.
+/// The findings in brief, without the verdict, which is the page's first sentence.
 fn summary(note: &Diagnosis, screen: &Screen) -> String {
     let Some(worst) = note.findings.first() else {
         return judged::nothing(note.verdict.as_ref(), &note.findings, &note.scope, screen);
     };
     let mut out = String::new();
-    // The page's first sentence has said it where it is about the same place.
+    // If the verdict is about the same place, the page's first sentence already contains it.
     let said = note.verdict.as_ref().is_some_and(|verdict| {
         verdict.is_grave() && verdict.site.as_ref() == worst.site.as_ref().map(|site| &site.frame)
     });
@@ -91,7 +91,7 @@ fn answer(question: &Question, screen: &Screen) -> String {
         }
     }
     for command in &question.commands {
-        // A command is never cut: it is there to be copied.
+        // A command is never cut, because it is meant to be copied.
         out.push_str(&format!("  {}\n", safe(command)));
     }
     out

@@ -1,7 +1,7 @@
 //! Findings on a page: in brief (what `query` shows) and in full (what `leaks` and `ranks` show).
 //!
-//! Guarantees: the sentence comes first and whole; how bad it is shows without colours (`!!`, `! `, `i `); a figure that
-//! is not known has no line. Refuses to rephrase: the words are the daemon's.
+//! Guarantees: the sentence comes first and in full; the severity is visible without colours (`!!`, `! `, `i `); an
+//! unknown figure has no line. Sentences are the daemon's and are not rephrased.
 
 use memctl_answers::finding::Finding;
 use memctl_answers::finding::holders::FindingHolders;
@@ -13,16 +13,16 @@ use crate::render::plot::sparkline;
 use crate::render::screen::{Screen, Tone};
 use crate::render::text::{plural, rank_list, safe};
 
-/// Findings shown in brief; the others are counted. Five fit into what a person reads at once.
+/// Findings shown in brief; the others are counted. Five can be read at a glance.
 const SHOWN: usize = 5;
 /// Callers of a site that are shown in full.
 const CALLERS_SHOWN: usize = 8;
-/// Bars of a course.
+/// Bars of a curve.
 const BARS: usize = 40;
 /// Width of the labels in front of a finding's lines, with their indent.
 const LABEL: usize = 12;
 
-/// How bad it is, in two characters that need no colour.
+/// The severity in two characters, readable without colour.
 #[must_use]
 pub fn mark(severity: Severity) -> &'static str {
     match severity {
@@ -39,7 +39,7 @@ const fn tone(severity: Severity) -> Tone {
     }
 }
 
-/// The worst findings in brief; the others counted.
+/// The worst findings in brief; the others are counted.
 #[must_use]
 pub fn several(findings: &[Finding], screen: &Screen) -> String {
     let mut out: String = findings.iter().take(SHOWN).map(|finding| brief(finding, screen)).collect();
@@ -59,7 +59,7 @@ pub fn counted(findings: &[Finding], noun: &str) -> String {
     format!("{}: {}", plural(findings.len() as u64, noun), parts.join(", "))
 }
 
-/// The sentence, how bad it is, its course, and the first thing to do.
+/// The sentence with the severity, the curve, and the first action to take.
 fn brief(finding: &Finding, screen: &Screen) -> String {
     let mut out = headline(finding, screen);
     let mut facts = vec![finding.severity.name().to_owned()];
@@ -78,7 +78,7 @@ fn brief(finding: &Finding, screen: &Screen) -> String {
     }
     if !finding.advice.trim().is_empty() {
         let advice = prose::first_sentence(&finding.advice);
-        // What to do is read by those who act on it: never cut.
+        // The advice is never cut, because the user acts on it.
         out.push_str(&match screen.columns {
             Some(_) => prose::hanging("   ", advice, usize::MAX, screen),
             None => format!("   {}\n", safe(advice)),
@@ -90,7 +90,7 @@ fn brief(finding: &Finding, screen: &Screen) -> String {
 /// The mark and the sentence, which is never cut.
 fn headline(finding: &Finding, screen: &Screen) -> String {
     let title = if finding.title.trim().is_empty() { finding.kind.as_str() } else { &finding.title };
-    // Where lines have no limit the sentence stays on one, for those who search it.
+    // If lines have no limit, the sentence stays on one line, so that it can be searched for.
     let room = screen.columns.map_or(usize::MAX, |columns| columns.saturating_sub(3));
     let lines = prose::wrap(title, room);
     let mut out = String::new();
@@ -101,7 +101,7 @@ fn headline(finding: &Finding, screen: &Screen) -> String {
     out
 }
 
-/// Everything that is known of it.
+/// Everything that is known about the finding.
 #[must_use]
 pub fn full(finding: &Finding, screen: &Screen) -> String {
     let mut out = headline(finding, screen);
@@ -132,7 +132,7 @@ pub fn full(finding: &Finding, screen: &Screen) -> String {
     out
 }
 
-/// What the search for holders left out, where it found some: an answer without any says so itself.
+/// What the search for holders did not analyse, if it found holders. A response without holders states this itself.
 fn not_looked_at(holders: &FindingHolders) -> String {
     match holders.not_looked_at.as_slice() {
         [] => String::new(),
@@ -158,7 +158,7 @@ pub fn course(finding: &Finding, screen: &Screen) -> String {
     format!("{bars} {first} to {last} ({})", in_words(name))
 }
 
-/// So many of the values that they fit, the first and the last among them.
+/// At most as many values as fit, including the first and the last.
 fn thinned(values: &[u64]) -> Vec<u64> {
     if values.len() <= BARS {
         return values.to_vec();

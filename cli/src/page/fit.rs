@@ -1,7 +1,7 @@
-//! The page of `memctl fit`: what the recordings held, what other sizes or changes would hold, the largest that fits, and what
-//! gets under a number of bytes.
+//! The page of `memctl fit`: the memory of the recordings, the forecast for other sizes or changes, the largest size
+//! that fits, and the changes that reduce memory below a limit.
 //!
-//! It says how the recordings were aligned before it forecasts anything, and what it did not look at after everything.
+//! The page first states how the recordings were aligned, then the forecast, and at the end what was not analysed.
 
 use memctl_answers::fit::{Aligned, Checkpoint, Fit, Growing, Held, Holder, Peak, Recording, Scaled, Under, Without};
 use memctl_answers::naming::{name_of, place};
@@ -12,7 +12,7 @@ use crate::render::screen::{Screen, Tone};
 use crate::render::table::{Table, left, right};
 use crate::render::text::{count, plural, safe};
 
-/// Rows of a table of the peak; data has more.
+/// Rows of a table of the peak; the data formats have more.
 const ROWS: usize = 10;
 
 impl Page for Fit {
@@ -126,7 +126,7 @@ fn saved(bytes: i64) -> String {
     if bytes < 0 { format!("{size} more") } else { format!("{size} less") }
 }
 
-/// What lives at the peak.
+/// Live memory at the peak.
 fn anatomy(peak: &Peak, screen: &Screen) -> String {
     let allocated = HumanBytes::of(peak.allocated_bytes);
     let mut text = format!(
@@ -141,7 +141,7 @@ fn anatomy(peak: &Peak, screen: &Screen) -> String {
     for (title, held) in [("CLASS", &peak.classes), ("MODULE", &peak.modules)] {
         let mut table = Table::new(&[left(title, 0), right("BLOCKS", 2), right("BYTES", 1)]);
         for Held { name, blocks, bytes } in held.iter().take(ROWS) {
-            // (Names of classes are for programs, those of modules are the user's.)
+            // Names of classes are identifiers of memctl and are shown in words; names of modules are the user's.
             let name = name.as_deref().unwrap_or("(none)");
             let name = if title == "CLASS" { name.replace('_', " ") } else { name.to_owned() };
             table.row(vec![name, count(*blocks), HumanBytes::of(*bytes).to_string()]);
@@ -161,7 +161,7 @@ fn named(holder: &Holder) -> String {
     holder.site.as_ref().map_or_else(|| "(no stack)".to_owned(), place)
 }
 
-/// What gets under the limit.
+/// The changes that reduce memory below the limit.
 fn under(under: &Under, screen: &Screen) -> String {
     let limit = HumanBytes::of(under.limit_bytes);
     let mut out = String::from("\n");
@@ -207,7 +207,7 @@ fn under(under: &Under, screen: &Screen) -> String {
     out
 }
 
-/// What a recording held, and its replay where that differs.
+/// The memory of a recording, and of its replay if that differs.
 fn recorded(recording: &Recording, screen: &Screen) -> String {
     let at = recording.size.map_or_else(String::new, |size| format!(" at {size}"));
     let text = format!(
@@ -231,7 +231,7 @@ fn recorded(recording: &Recording, screen: &Screen) -> String {
     out
 }
 
-/// For how long the figures hold where memory grows.
+/// How long the figures hold if memory grows.
 fn grows(growing: &Growing, answer: &Fit) -> String {
     let Growing { job, sentence, steps, is_bounded, .. } = growing;
     let job = if answer.recordings.len() > 1 { format!("In {}: ", safe(job)) } else { String::new() };

@@ -1,7 +1,8 @@
-//! The page of `memctl frag`: how each rank's memory lies, what pins it, whether a request would fail, and what to change.
+//! The page of `memctl frag`: each rank's memory layout, the sites that pin segments, whether a request would fail, and
+//! what to change.
 //!
-//! Without anything wrong it still shows the figures, and says that nothing is wrong. The curve and the blocks are drawn for
-//! the rank that wastes most; the others are a line each.
+//! If nothing is wrong, the page still shows the figures and states that nothing is wrong. The curve and the blocks are
+//! drawn for the rank that wastes most; the other ranks have a line each.
 
 use memctl_analysis::display_threshold;
 use memctl_answers::format::folded::NO_STACK;
@@ -14,9 +15,9 @@ use crate::render::screen::{Screen, Tone};
 use crate::render::table::{Table, left, right};
 use crate::render::text::{count, plural, safe};
 
-/// Sites shown that strand memory.
+/// Sites shown that pin memory.
 const HOLDERS_SHOWN: usize = 5;
-/// Sizes shown of the curve.
+/// Sizes shown in the curve.
 const SIZES_SHOWN: usize = 5;
 
 impl Page for Fragmentation {
@@ -53,7 +54,7 @@ pub fn page(answer: &Fragmentation, screen: &Screen) -> String {
     }
     out.push('\n');
     if answer.findings.is_empty() && inconclusive.is_none() {
-        // Only what was judged is called well.
+        // Only judged kinds are reported as free of problems.
         let churn = answer.scope.inconclusive_about(&[FindingKind::Churn]).is_none();
         let nothing =
             if churn { "No significant fragmentation and no churn." } else { "No significant fragmentation." };
@@ -157,7 +158,7 @@ fn detail(rank: &Rank, screen: &Screen) -> String {
     out
 }
 
-/// `64.0 MiB 12 %, 128 MiB 55 %`: up to the size that nothing can serve.
+/// `64.0 MiB 12 %, 128 MiB 55 %`: up to the size that no free block can serve.
 fn curve(shares: &[Share]) -> String {
     let large: Vec<&Share> =
         shares.iter().filter(|share| display_threshold::is_large_request(share.request_bytes)).collect();

@@ -1,6 +1,6 @@
-//! The page of `memctl holders`: what holds the tensors of a site, each holder with its chain from the root to the tensor.
+//! The page of `memctl holders`: the holders of a site's tensors, each with its chain from the root to the tensor.
 //!
-//! It says for how many blocks that holds and how long the process stood still for it, and what was not looked at.
+//! The page states how many blocks this covers, how long the search paused the process, and what was not searched.
 
 use memctl_answers::holders::{Holder, Holders};
 use memctl_answers::naming::{command, name_of, place};
@@ -55,7 +55,7 @@ fn of_holder(holder: &Holder, answer: &Holders, screen: &Screen) -> String {
     out
 }
 
-/// How far the answer goes, and what it cost.
+/// The coverage of the search, and its cost.
 fn coverage(answer: &Holders) -> String {
     let asked = plural(u64::from(answer.asked_blocks), "block");
     let live = format!("{} live there, {}", count(answer.live_blocks), HumanBytes::of(answer.live_bytes));

@@ -30,7 +30,7 @@ pub fn page(jobs: &Jobs, screen: &Screen) -> String {
         ];
         return format!("No jobs yet.\n{}", next(&ways, screen));
     }
-    // Jobs of several tenants may have one name.
+    // Jobs of several tenants may have the same name.
     let several = jobs.jobs.iter().any(|job| job.tenant != jobs.jobs[0].tenant);
     let attempts = jobs.jobs.iter().any(|job| job.attempt > 0);
     let mut columns = vec![
@@ -46,7 +46,7 @@ pub fn page(jobs: &Jobs, screen: &Screen) -> String {
         left("SOURCE", 5),
         left("LABELS", 6),
     ];
-    // Behind the job.
+    // The column follows the job.
     if attempts {
         columns.insert(2, right("ATTEMPT", 1));
     }
@@ -86,7 +86,7 @@ pub fn page(jobs: &Jobs, screen: &Screen) -> String {
     table.show(screen)
 }
 
-/// `leak`, `growing`, `steady`; beside memory that is well the worst finding: `warning: rank lost`.
+/// `leak`, `growing`, `steady`; if the memory is fine, the worst finding: `warning: rank lost`.
 fn verdict(job: &Job) -> (String, Option<Tone>) {
     let Some(judged) = &job.verdict else { return ("not judged yet".to_owned(), None) };
     let Some(verdict) = &judged.verdict else { return ("-".to_owned(), None) };

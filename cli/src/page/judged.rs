@@ -1,6 +1,6 @@
-//! What was not judged, on a page: first of all where it decides, and below the findings otherwise.
+//! What was not judged, on a page: at the top if it is decisive, otherwise below the findings.
 //!
-//! Guarantees: where growth could not be judged no page begins with anything else, and none calls the job well.
+//! Guarantees: if growth could not be judged, every page begins with this, and no page reports the job as fine.
 
 use memctl_answers::finding::Finding;
 use memctl_answers::judged::{NotJudged, Scope, looked_at};
@@ -12,7 +12,8 @@ use super::prose;
 use crate::render::screen::{Screen, Tone};
 use crate::render::text::capital;
 
-/// The first lines of a page about a job: what its memory did; and where too little is known for that, the one thing to do.
+/// The first lines of a page about a job: the verdict on its memory; if too little is known for a verdict, the one
+/// thing to do.
 #[must_use]
 pub fn headline(verdict: Option<&Verdict>, scope: &Scope, screen: &Screen) -> String {
     let Some(verdict) = verdict else { return inconclusive(scope.inconclusive(), screen) };
@@ -36,7 +37,7 @@ fn tone(verdict: &Verdict) -> Tone {
     }
 }
 
-/// The first lines where growth could not be judged: what, why, and the one thing to do about it.
+/// The first lines if growth could not be judged: what was not judged, the reason, and the one thing to do.
 #[must_use]
 pub fn inconclusive(not: Option<&NotJudged>, screen: &Screen) -> String {
     let Some(not) = not else { return String::new() };
@@ -56,8 +57,8 @@ fn remedy(not: Option<&NotJudged>, screen: &Screen) -> String {
     prose::hanging("What to do:   ", &format!("{}.", capital(remedy)), usize::MAX, screen)
 }
 
-/// That nothing was found, in what was looked at, and what could not be judged. Below a verdict that memory grows it says
-/// which finding is missing.
+/// States that nothing was found, what was analysed, and what could not be judged. If the verdict is that memory grows,
+/// it states which finding is missing.
 #[must_use]
 pub fn nothing(verdict: Option<&Verdict>, findings: &[Finding], scope: &Scope, screen: &Screen) -> String {
     let grows = verdict.is_some_and(|verdict| verdict.known_kind() == Some(VerdictKind::Growing));
@@ -73,10 +74,10 @@ pub fn nothing(verdict: Option<&Verdict>, findings: &[Finding], scope: &Scope, s
     out
 }
 
-/// What could not be judged; nothing where everything was.
+/// What could not be judged; empty if everything was judged.
 #[must_use]
 pub fn not_judged(scope: &Scope, screen: &Screen) -> String {
-    // Kinds that lack the same are one phrase.
+    // Kinds that lack the same data share one phrase.
     let mut phrases: Vec<(String, Vec<String>)> = Vec::new();
     for not in &scope.not_judged {
         let subject = not.subject();

@@ -1,4 +1,5 @@
-//! The page of `memctl leaks`: each finding about growth in full, or that there is none and what was looked at.
+//! The page of `memctl leaks`: each finding about growth in full; or a statement that there is none, with what was
+//! analysed.
 
 use memctl_answers::leaks::Leaks;
 use memctl_answers::naming::command;

@@ -1,6 +1,7 @@
-//! The page of `memctl ledger`: rank by rank, what the device's memory is for, as a sum that ends in what the device says.
+//! The page of `memctl ledger`: for each rank the parts of the device's memory, as a sum that ends in the amount that
+//! the device reports.
 //!
-//! Guarantees: a row for everything that is known; what was not measured is said below, not shown as nothing.
+//! Guarantees: a row for everything that is known; unmeasured parts are stated below and not shown as 0.
 
 use memctl_answers::ledger::{Ledger, Rank, ratio};
 use memctl_answers::naming::{command, name_of, process_flag};
@@ -11,7 +12,7 @@ use crate::render::screen::{Screen, Tone};
 use crate::render::table::{Table, left, right};
 use crate::render::text::{plural, safe};
 
-/// Names and pools shown of a rank.
+/// Names and pools shown per rank.
 const OWNERS_SHOWN: usize = 10;
 /// Ranks shown; each takes a dozen lines.
 const RANKS_SHOWN: usize = 8;
@@ -115,7 +116,7 @@ fn table(rank: &Rank) -> Table {
     table
 }
 
-/// Memory by the names that the process gave it, and private pools; nothing where there is neither.
+/// Memory by the names that the process gave it, and private pools; empty if there is neither.
 fn named(rank: &Rank, screen: &Screen) -> String {
     let mut out = String::new();
     if !rank.owners.is_empty() {
@@ -161,7 +162,7 @@ fn named(rank: &Rank, screen: &Screen) -> String {
     out
 }
 
-/// `12.3 %`; what is there and rounds to nothing is `< 0.1 %`.
+/// `12.3 %`; a share that is not 0 but rounds to 0 is shown as `< 0.1 %`.
 fn percent(share: f64) -> String {
     let percent = format!("{:.1} %", 100.0 * share);
     if share > 0.0 && percent == "0.0 %" { "< 0.1 %".to_owned() } else { percent }

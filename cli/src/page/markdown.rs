@@ -19,7 +19,7 @@ use crate::render::text::{capital, count, plural};
 const FINDINGS_SHOWN: usize = 5;
 const RANKS_SHOWN: usize = 16;
 const SITES_SHOWN: usize = 10;
-/// For texts that other pages make, too.
+/// The screen for texts of other pages.
 const PLAIN: Screen = Screen { columns: None, unicode: true, colour: false };
 
 /// See the module.
@@ -53,7 +53,7 @@ fn findings(dossier: &Dossier) -> String {
     let findings = &dossier.note.findings;
     let mut out = String::new();
     for (at, finding) in findings.iter().take(FINDINGS_SHOWN).enumerate() {
-        // The first one's sentence is the summary.
+        // The sentence of the first finding is the summary.
         if at > 0 {
             out.push_str(&format!("- {} ({})\n", escape(&finding.title), finding.severity.name()));
             continue;
@@ -107,7 +107,7 @@ fn ranks(ranks: &[Rank]) -> String {
     format!("{out}\n")
 }
 
-/// The sites that changed most; where there is nothing to compare, the largest.
+/// The sites that changed most; the largest if there is nothing to compare.
 fn sites(dossier: &Dossier) -> String {
     let Some(rank) = dossier.shown() else { return String::new() };
     let late = match dossier.live(&dossier.parts.late) {

@@ -1,7 +1,7 @@
-//! Pages for people: how results look in a terminal and in a file to send, readable for a tired reader.
+//! Pages for people: how results look in a terminal and in a file to send, easy to read.
 //!
-//! Guarantees: pure functions of an answer and a screen; no line wider than the screen except
-//! commands to copy; everything that came from elsewhere is made safe.
+//! Guarantees: pure functions of a response and a screen; no line is wider than the screen, except commands to copy;
+//! external text is escaped.
 
 mod access;
 pub mod alerts;
@@ -36,13 +36,13 @@ use memctl_answers::{Answer, Completeness, Job};
 use crate::render::screen::{Screen, Tone};
 use crate::render::text::{count, plural, safe, width};
 
-/// An answer that people can read.
+/// A response with a page for people.
 pub trait Page: Answer {
     /// The page for people.
     fn page(&self, screen: &Screen) -> String;
 }
 
-/// The first line of every page: which job, how it stands, how much of it there is.
+/// The first line of every page: the job, its state, and the amount of its data.
 #[must_use]
 pub fn heading(job: &Job, screen: &Screen) -> String {
     let tone = match job.state {
@@ -80,7 +80,7 @@ fn stored(job: &Job) -> String {
     format!("{} in {}", plural(job.events, "event"), HumanBytes::of(job.stored_bytes))
 }
 
-/// What the answer rests on, in a line.
+/// The data on which the response is based, in one line.
 #[must_use]
 pub fn completeness(completeness: &Completeness, running: bool, screen: &Screen) -> String {
     let Completeness { exact, events_stored, events_dropped, gaps, events_expired } = *completeness;
@@ -109,13 +109,13 @@ pub fn completeness(completeness: &Completeness, running: bool, screen: &Screen)
     format!("{}\n", screen.paint(Tone::Alert, &screen.wrapped(&text, 0)))
 }
 
-/// Commands to go on with, each with what it is for.
+/// Commands to continue with, each with its purpose.
 #[must_use]
 pub fn next(commands: &[(String, &str)], screen: &Screen) -> String {
     let widest = commands.iter().map(|(command, _)| command.chars().count()).max().unwrap_or(0);
     let mut out = String::from("\nNext:\n");
     for (command, purpose) in commands {
-        // A command is never cut: it is there to be copied.
+        // A command is never cut, because it is meant to be copied.
         let room = screen.columns.is_none_or(|columns| 4 + widest + purpose.chars().count() <= columns);
         let purpose = if room { format!("  {purpose}") } else { String::new() };
         let padding = if room { widest - command.chars().count() } else { 0 };
@@ -124,7 +124,7 @@ pub fn next(commands: &[(String, &str)], screen: &Screen) -> String {
     out
 }
 
-/// What allocator settings would do, where that was asked.
+/// The effect of allocator settings, if it was requested.
 fn settings(advice: Option<&Advice>, screen: &Screen) -> String {
     let Some(advice) = advice else { return String::new() };
     let title = format!("Allocator settings, {}", name_of(&advice.process, advice.rank));
@@ -135,14 +135,14 @@ fn settings(advice: Option<&Advice>, screen: &Screen) -> String {
         }
     }
     if let Some(line) = advice.export() {
-        // Copied into a shell: never cut.
+        // Never cut, because the line is copied into a shell.
         out.push_str(&format!("  + {}\n", safe(&line)));
     }
     out.push('\n');
     out
 }
 
-/// The same in a column of ranks.
+/// The place of a process in a column of ranks.
 fn place_of(process: &str, rank: u32) -> String {
     let name = name_of(process, rank);
     name.strip_prefix("rank ").map(str::to_owned).unwrap_or(name)

@@ -1,4 +1,5 @@
-//! The page of `memctl oom`: what failed and why in a sentence, the arithmetic rank by rank, what filled the device.
+//! The page of `memctl oom`: the failed request and its reason in a sentence, the arithmetic for each rank, and what
+//! filled the device.
 
 use memctl_answers::format::folded::NO_STACK;
 use memctl_answers::naming::{command, name_of, place, process_flag};
@@ -10,7 +11,7 @@ use crate::render::screen::{Screen, Tone};
 use crate::render::table::{Table, left, right};
 use crate::render::text::{plural, safe};
 
-/// Sites shown of what filled the device.
+/// Sites shown of the device's memory.
 const SITES_SHOWN: usize = 6;
 
 impl Page for Oom {
@@ -36,7 +37,7 @@ pub fn page(answer: &Oom, screen: &Screen) -> String {
             let line = format!("{} failed; the events are no longer stored.", plural(answer.failed, "request"));
             out.push_str(&format!("{}\n", screen.wrapped(&line, 0)));
         }
-        // Lost events may have included a failed request.
+        // Lost events may include a failed request.
         None if inconclusive.is_some() || (answer.findings.is_empty() && !answer.completeness.exact) => {
             out.push_str(&format!("{}\n", screen.wrapped("No failed request was recorded.", 0)));
             out.push_str(&judged::not_judged(&answer.scope, screen));
@@ -113,7 +114,7 @@ fn failures(answer: &Oom, screen: &Screen) -> String {
     out
 }
 
-/// What filled the device when the first of them failed.
+/// The memory that filled the device at the first failure.
 fn filled(failed: &Failed, screen: &Screen) -> String {
     let title =
         format!("What was live on {}: {}", name_of(&failed.process, failed.rank), bytes(failed.allocated_bytes));
@@ -132,16 +133,16 @@ fn filled(failed: &Failed, screen: &Screen) -> String {
     out
 }
 
-/// Live memory of one line, whatever called it.
+/// Live memory of one line, whatever its callers.
 struct Place {
     name: String,
     bytes: u64,
     blocks: u64,
-    /// What it grew by since the last step that ended.
+    /// The bytes by which it has grown since the last step that ended.
     grown: u64,
 }
 
-/// Most bytes first.
+/// Places, sorted by bytes, largest first.
 fn places(sites: &[Live]) -> Vec<Place> {
     let mut places: Vec<Place> = Vec::new();
     for live in sites {

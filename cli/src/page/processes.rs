@@ -1,8 +1,8 @@
 //! The processes of a job on a page: a row each if ranks do not identify them; if there are many, the outliers and
 //! counts by role.
 //!
-//! Guarantees: no process that allocated is left out without being counted. Refuses to repeat what the table of ranks says: a
-//! job whose processes are its ranks gets no second table.
+//! Guarantees: a process that allocated is shown or counted. The table of ranks is not repeated: a job whose processes
+//! are its ranks gets no second table.
 
 use memctl_model::JobState;
 use std::collections::BTreeMap;
@@ -17,7 +17,7 @@ use crate::render::text::{count, plural, rank_list, safe};
 /// Processes that get a row each.
 const SHOWN: usize = 16;
 
-/// The table, or nothing if ranks identify all processes; and what is not shown of the job.
+/// The table, empty if ranks identify all processes, followed by the number of processes that are not shown.
 #[must_use]
 pub fn table(report: &Report, screen: &Screen) -> String {
     let mut out = String::new();
@@ -83,7 +83,7 @@ fn rows(report: &Report, screen: &Screen) -> String {
     out
 }
 
-/// Whether a finding is about this process and not about all.
+/// Whether a finding is about this process and not about all processes.
 fn is_told(report: &Report, process: &Process) -> bool {
     report
         .findings

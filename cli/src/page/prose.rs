@@ -1,12 +1,12 @@
 //! Running text on a screen: wrapped at spaces, made safe, never cut unless a number of lines is given.
 //!
-//! Guarantees: no line wider than asked for; a word that is wider is broken; line breaks that came along are spaces.
+//! Guarantees: no line is wider than requested; a wider word is broken; line breaks in the text become spaces.
 
 use crate::render::screen::Screen;
 pub use crate::render::text::wrap;
 use crate::render::text::{cut, width};
 
-/// Columns of running text where the screen sets no limit: a mail or a file is read, not searched.
+/// Columns of running text if the screen sets no limit. Text in a mail or a file must be readable without a terminal.
 const COLUMNS: usize = 100;
 
 /// Columns that running text may take.
@@ -15,7 +15,8 @@ pub fn columns(screen: &Screen) -> usize {
     screen.columns.unwrap_or(COLUMNS)
 }
 
-/// The text behind a head, further lines indented below it; at most so many lines, the last of which then ends in `…`.
+/// The text after a head, with further lines indented below the text. It has at most `lines_max` lines; if it is cut,
+/// the last line ends in `…`.
 #[must_use]
 pub fn hanging(head: &str, text: &str, lines_max: usize, screen: &Screen) -> String {
     let room = columns(screen).saturating_sub(width(head));

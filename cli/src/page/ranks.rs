@@ -11,7 +11,7 @@ use crate::render::screen::{Screen, Tone};
 use crate::render::table::{Table, left, right};
 use crate::render::text::{count, plural, rank_list, safe};
 
-/// Ranks in the table; of more, those that stand out come first and the rest is counted.
+/// Ranks in the table. If there are more, outliers come first and the rest is counted.
 const SHOWN: usize = 32;
 
 impl Page for Ranks {
@@ -103,7 +103,7 @@ fn same(one: &Rank, other: &Rank) -> bool {
     (one.rank, one.device, one.pid) == (other.rank, other.device, other.pid)
 }
 
-/// The ranks that are shown: the odd ones first, those with findings before all.
+/// The ranks that are shown: ranks with findings first, then other outliers.
 fn chosen(ranks: &[Rank]) -> Vec<&Rank> {
     let mut shown: Vec<&Rank> = ranks.iter().collect();
     shown.sort_by_key(|rank| (!rank.is_odd(), rank.findings.is_empty(), rank.rank, rank.device));
@@ -113,7 +113,7 @@ fn chosen(ranks: &[Rank]) -> Vec<&Rank> {
 
 fn row(rank: &Rank, newest: Option<u64>, job_state: JobState) -> Vec<(String, Option<Tone>)> {
     let figure = |name: &str, text: String| {
-        // The mark is read where there are no colours.
+        // The mark is readable without colours.
         if rank.stands_out.iter().any(|odd| odd == name) {
             (format!("*{text}"), Some(Tone::Alert))
         } else {
@@ -146,7 +146,7 @@ fn row(rank: &Rank, newest: Option<u64>, job_state: JobState) -> Vec<(String, Op
     ]
 }
 
-/// A last row with what is usual.
+/// A last row with the medians.
 fn medians(ranks: &Ranks) -> Vec<(String, Option<Tone>)> {
     let usual = |name: &str| {
         let found = ranks.spread.iter().find(|spread| spread.figure == name);

@@ -1,4 +1,5 @@
-//! The page of `memctl query`: the job, its ranks, what is wrong, what else grew, what the figures rest on, what to type next.
+//! The page of `memctl query`: the job, its ranks, problems, other growth, the basis of the figures, and the commands
+//! to continue with.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -15,9 +16,9 @@ use crate::render::screen::{Screen, Tone};
 use crate::render::table::{Table, left, right};
 use crate::render::text::{count, plural, rank_list, safe, width};
 
-/// Sites beside the findings that are shown; the others are counted.
+/// Growing sites shown that have no finding; the others are counted.
 const GROWTH_SHOWN: usize = 3;
-/// Callers shown behind a site.
+/// Callers shown after a site.
 const CALLERS_SHOWN: usize = 3;
 
 impl Page for Report {
@@ -31,7 +32,7 @@ impl Page for Report {
 pub fn page(report: &Report, screen: &Screen) -> String {
     let mut out = judged::headline(report.verdict.as_ref(), &report.scope, screen);
     out.push_str(&heading(&report.job, screen));
-    // What is wrong comes first: the tables are what it rests on.
+    // Problems come first, because the tables are only their evidence.
     let wrong = troubles(report, screen) + &findings(report, screen);
     if !wrong.is_empty() {
         out.push('\n');
@@ -81,7 +82,7 @@ fn ranks(report: &Report, screen: &Screen) -> String {
 fn rank_row(report: &Report, rank: &Rank) -> Vec<(String, Option<Tone>)> {
     let bytes = |value: Option<u64>| value.map_or("-".to_owned(), |value| HumanBytes::of(value).to_string());
     let growth = rank.growth_bytes_per_epoch;
-    // A rank in the state of its job says nothing new.
+    // A rank's state is shown only if it differs from the job's.
     let state = if rank.state == report.job.state { String::new() } else { rank.state.name().to_owned() };
     vec![
         (super::place_of(&rank.process, rank.rank), None),
@@ -102,7 +103,7 @@ fn rank_row(report: &Report, rank: &Rank) -> Vec<(String, Option<Tone>)> {
     ]
 }
 
-/// Which device a row is of, where its process has several.
+/// The device of a row, if its process has several.
 fn device_of(report: &Report, rank: &Rank) -> String {
     let is_sibling = |other: &Rank| {
         (&other.process, other.rank, other.device) != (&rank.process, rank.rank, rank.device)
@@ -120,7 +121,7 @@ fn signed(rate: Option<i64>) -> String {
     }
 }
 
-/// Sample points that were found rather than marked, and levels from another moment than the recording's end.
+/// Notes on sample points that were found rather than marked, and on levels from a moment before the recording's end.
 fn origins(report: &Report, screen: &Screen) -> String {
     let mut lines = Vec::new();
     let boundaries = &report.boundaries;
@@ -177,7 +178,7 @@ fn origins(report: &Report, screen: &Screen) -> String {
     out
 }
 
-/// What the driver, NVML and the host said last; nothing where nothing was measured.
+/// The last measurements of the driver, NVML and the host; empty if nothing was measured.
 fn measured(report: &Report, screen: &Screen) -> String {
     let mut table = Table::new(&[
         right("RANK", 0),
@@ -200,7 +201,7 @@ fn measured(report: &Report, screen: &Screen) -> String {
             super::place_of(&rank.process, rank.rank),
             device_of(report, rank),
             bytes(sample.device_used_bytes),
-            // (What is used may be out of date, and is left out then.)
+            // The used bytes may be out of date; then both are left out.
             bytes(sample.device_total_bytes.filter(|_| sample.device_used_bytes.is_some())),
             bytes(sample.process_used_bytes),
             bytes(sample.foreign_used_bytes),
@@ -215,14 +216,14 @@ fn measured(report: &Report, screen: &Screen) -> String {
     if any { format!("{}\n", table.show(screen)) } else { String::new() }
 }
 
-/// `1.20 GiB`, and the highest beside it where that reads differently.
+/// `1.20 GiB`, and the highest value beside it if the two texts differ.
 fn last_and_highest(last: Option<u64>, highest: Option<u64>) -> String {
     let words = |value: Option<u64>| value.map_or("-".to_owned(), |value| HumanBytes::of(value).to_string());
     let (last, highest) = (words(last), words(highest));
     if highest == "-" || highest == last { last } else { format!("{last} (at most {highest})") }
 }
 
-/// What went wrong without any judging: out of memory, retries, sessions that failed.
+/// Problems that need no analysis: out of memory, retries, sessions that failed.
 fn troubles(report: &Report, screen: &Screen) -> String {
     let mut out = String::new();
     let mut line = |text: String| {
@@ -241,7 +242,7 @@ fn troubles(report: &Report, screen: &Screen) -> String {
             ended.push(format!("{} ended: {}", name_of(&rank.process, rank.rank), safe(failure)));
         }
     }
-    // A process has ended once, however many devices it had.
+    // A process ends once, even if it has several devices.
     ended.dedup();
     ended.into_iter().for_each(line);
     if !out.is_empty() {
@@ -262,14 +263,14 @@ fn by_count(report: &Report, read: fn(&Rank) -> Option<u64>) -> Vec<(u64, String
     ranks.into_iter().map(|(Reverse(count), ranks)| (count, words(&ranks))).collect()
 }
 
-/// What is wrong, or that nothing is.
+/// The problems, or a statement that there are none.
 fn findings(report: &Report, screen: &Screen) -> String {
     if report.findings.iter().any(Finding::hurts) {
         let undecided = report.scope.inconclusive().is_some();
         let gaps = if undecided { judged::not_judged(&report.scope, screen) } else { String::new() };
         return format!("{}{gaps}", finding::several(&report.findings, screen));
     }
-    // Findings that are good to know do not make a job a sick one.
+    // Findings for information only do not make the job a failing one.
     let mut out = judged::nothing(report.verdict.as_ref(), &report.findings, &report.scope, screen);
     if !report.findings.is_empty() {
         out.push_str("\nFor information:\n");
@@ -278,7 +279,7 @@ fn findings(report: &Report, screen: &Screen) -> String {
     out
 }
 
-/// What grew and is no finding's: a measurement, not a judgement.
+/// Growth that belongs to no finding: a measurement, not a judgement.
 fn growth(report: &Report, screen: &Screen) -> String {
     let grown: Vec<&Growth> =
         report.growth.iter().filter(|site| site.ranks.iter().any(RankGrowth::is_unexplained)).collect();
@@ -334,7 +335,7 @@ fn on_ranks(grown: &[u32], report: &Report) -> String {
     }
 }
 
-/// The site and, behind arrows, the user's own code that called it.
+/// The site and, after arrows, the user's own code that called it.
 fn whereabouts(growth: &Growth) -> String {
     let Some(site) = &growth.site else { return "no stack was recorded there".to_owned() };
     let outside = growth.stack.iter().position(|frame| frame == site).map_or(0, |at| at + 1);
@@ -350,13 +351,13 @@ fn whereabouts(growth: &Growth) -> String {
 fn advice(report: &Report, hint: &str, screen: &Screen) -> String {
     let job = &report.job;
     let grown = report.growth.iter().flat_map(|site| &site.ranks).find(|rank| rank.bytes_per_epoch > 0);
-    // The process that the worst finding is about, else one that grew, else the first.
+    // The process of the worst finding, else one with growth, else the first.
     let told = report.findings.first().and_then(|finding| finding.processes.first());
     let meant = told.and_then(|name| report.ranks.iter().find(|rank| rank.process == *name));
     let meant = meant.or_else(|| grown.and_then(|grown| report.ranks.iter().find(|rank| rank.rank == grown.rank)));
     let meant = meant.or(report.ranks.first());
     let flag = meant.map_or_else(String::new, |rank| process_flag(&rank.process, rank.rank));
-    // What grew is live at an epoch's end; when the job has ended it may be gone.
+    // The grown memory is live at an epoch's end; after the end of the job it may have been freed.
     let ends = meant.and_then(|rank| rank.epoch_ends.last());
     let moment = match (grown, ends) {
         (Some(_), Some(end)) => format!("{flag} --epoch-end {}", end.epoch),

@@ -1,6 +1,6 @@
-//! The page of `memctl sites`: how each rank stands at the moment, and whose memory it is as a tree of calls.
+//! The page of `memctl sites`: each rank's levels at the moment, and the owners of its memory as a tree of calls.
 //!
-//! Unless ranks were chosen, the tree is drawn for the one that holds most; the others are a line each, because four
+//! Unless ranks were chosen, the tree is drawn for the rank that holds most. The others have a line each, because four
 //! nearly equal trees do not help.
 
 use std::collections::BTreeMap;
@@ -17,7 +17,7 @@ use crate::render::table::{Table, left, right};
 use crate::render::text::{plural, safe};
 use crate::render::tree::{Node, draw};
 
-/// Names of whose memory it is that are shown of a rank.
+/// Owners' names shown per rank.
 const OWNERS_SHOWN: usize = 12;
 
 impl Page for Sites {
@@ -88,7 +88,7 @@ fn ranks(sites: &Sites, screen: &Screen) -> String {
         let largest = rank.sites.iter().max_by_key(|site| site.live_bytes);
         let largest = largest.map(|site| {
             let place = site.site.as_ref().map_or(NO_STACK.to_owned(), place);
-            // (A library's workspace is nothing that the program allocated there.)
+            // A library's workspace was not allocated by the program itself.
             let whose = if is_workspace(site) { ", mostly a workspace" } else { "" };
             format!("{} {place}{whose}", HumanBytes::of(site.live_bytes))
         });
@@ -106,7 +106,7 @@ fn ranks(sites: &Sites, screen: &Screen) -> String {
     table.show(screen)
 }
 
-/// What the tree lacks; nothing where it has all.
+/// What the tree lacks; empty if it is complete.
 fn left_out(rank: &RankSites, screen: &Screen) -> String {
     let mut out = String::new();
     if let Some(further) = &rank.further {
@@ -121,7 +121,7 @@ fn left_out(rank: &RankSites, screen: &Screen) -> String {
     out
 }
 
-/// Live memory by the name that the process gave it; nothing where none has one.
+/// Live memory by the name that the process gave it; empty if no memory has a name.
 fn owners(rank: &RankSites, screen: &Screen) -> String {
     let mut named: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
     for site in &rank.sites {
@@ -155,7 +155,8 @@ fn tree(rank: &RankSites, all_frames: bool) -> Node {
     root
 }
 
-/// The calls to show, outermost first, and below them whose memory it is, where the process named it or a library took it.
+/// The calls to show, outermost first. The owner follows as the last element if the process named the memory or a
+/// library allocated it.
 fn path(site: &Site, all_frames: bool) -> Vec<String> {
     let mut path = calls(site, all_frames);
     path.extend(site.owner.as_ref().map(|owner| format!("[{}]", safe(owner))));
@@ -163,7 +164,7 @@ fn path(site: &Site, all_frames: bool) -> Vec<String> {
     path
 }
 
-/// Whether most of it is a library's own, taken by the first call that needed it.
+/// Whether most of the memory is a library's workspace, which is charged to the first call that needed it.
 fn is_workspace(site: &Site) -> bool {
     site.class.as_deref() == Some("workspace")
 }
@@ -176,7 +177,8 @@ fn calls(site: &Site, all_frames: bool) -> Vec<String> {
     if all_frames {
         return site.stack.iter().rev().map(place).collect();
     }
-    // Frames of C++ between those of Python say nothing that a user knows; where there are no others, a word stands for them.
+    // C++ frames between Python frames are unknown to users and are left out. If there are only C++ frames, one word
+    // replaces them.
     let python: Vec<&Frame> = site.stack.iter().filter(|frame| !frame.is_native()).collect();
     let Some(own) = python.iter().position(|frame| frame.is_user_code()) else {
         let named = site.site.iter().filter(|_| python.is_empty()).map(place);
@@ -184,7 +186,7 @@ fn calls(site: &Site, all_frames: bool) -> Vec<String> {
     };
     let mut calls: Vec<String> =
         python.iter().rev().filter(|frame| frame.is_user_code()).map(|frame| place(frame)).collect();
-    // Of the library frames below, the innermost says what was asked for: `linear`, `clone`, `cat`.
+    // The innermost of the library frames below names the operation: `linear`, `clone`, `cat`.
     if let Some(innermost) = python.first().filter(|_| own > 0).filter(|frame| !frame.function.is_empty()) {
         calls.push(innermost.function.clone());
     }

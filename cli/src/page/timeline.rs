@@ -15,17 +15,17 @@ use crate::render::plot::{Column, MARGIN, Tick, legend, plot};
 use crate::render::screen::{Screen, Tone};
 use crate::render::text::{plural, rank_list};
 
-/// Columns of a plot if the screen's width is unknown, and at most.
+/// Columns of a plot if the screen's width is unknown, and the largest number of columns.
 const COLUMNS_DEFAULT: usize = 90;
 const COLUMNS_MAX: usize = 180;
-/// Plots on one page unless ranks were chosen: more is a wall, not a picture.
+/// Plots on one page unless ranks were chosen: more plots are hard to compare.
 const PLOTS_SHOWN: usize = 8;
-/// So many plots are tall, more are flat.
+/// Up to this number, plots are tall; more plots are flat.
 const TALL_PLOTS: usize = 2;
 /// Columns between two labels of the axis.
 const TICK_COLUMNS: usize = 6;
 
-/// How many columns a plot has on this screen: what to ask the daemon for.
+/// The number of a plot's columns on this screen, which determines the request to the daemon.
 #[must_use]
 pub fn columns(screen: &Screen) -> usize {
     screen.columns.map_or(COLUMNS_DEFAULT, |columns| columns.saturating_sub(MARGIN).clamp(20, COLUMNS_MAX))
@@ -91,7 +91,7 @@ fn highest(point: &Point) -> u64 {
     point.peak_allocated_bytes.max(point.peak_reserved_bytes).max(point.reserved_bytes)
 }
 
-/// Events that expired may have held the peak, so what is left is not called by its name.
+/// The title does not call the highest value a peak if events have expired, because they may include the peak.
 fn title(rank: &RankTimeline, timeline: &Timeline, screen: &Screen) -> String {
     let peak = |read: fn(&Point) -> u64| HumanBytes::of(rank.points.iter().map(read).max().unwrap_or(0));
     let end = rank.points.last().map_or(0, |point| point.allocated_bytes);
@@ -112,7 +112,7 @@ fn title(rank: &RankTimeline, timeline: &Timeline, screen: &Screen) -> String {
     format!("{}  {}", screen.paint(Tone::Strong, &name), screen.fit(&text, name.len() + 2))
 }
 
-/// Where a moment stands between left and right.
+/// The column of a moment.
 struct Axis {
     columns: usize,
     first_epoch: u32,
@@ -145,7 +145,7 @@ impl Axis {
 
     fn column(&self, epoch: u32, time_ns: u64, (first, last): (u64, u64)) -> usize {
         let within = time_ns.saturating_sub(first) as f64 / last.saturating_sub(first).max(1) as f64;
-        // Just below 1, so that an epoch's last moment does not stand in the next epoch.
+        // Just below 1, so that an epoch's last moment is not drawn in the next epoch.
         let at = f64::from(epoch - self.first_epoch) + within.clamp(0.0, 0.999_999);
         ((at / self.epochs() as f64 * self.columns as f64) as usize).min(self.columns.saturating_sub(1))
     }
@@ -153,7 +153,7 @@ impl Axis {
     fn columns_of(&self, rank: &RankTimeline) -> Vec<Option<Column>> {
         let spans = Self::spans(rank);
         let mut columns: Vec<Option<Column>> = vec![None; self.columns];
-        // The level at each column's end, carried over columns in which nothing happened.
+        // The level at each column's end, carried over columns without points.
         let mut ends: Vec<Option<(u64, u64)>> = vec![None; self.columns];
         for point in &rank.points {
             let Some(&span) = spans.get(&point.epoch) else { continue };
@@ -196,7 +196,7 @@ impl Axis {
             column: (quarter as usize * self.columns.saturating_sub(1)) / 4,
             label: time::duration((u128::from(last - first) * u128::from(quarter) / 4) as u64),
         };
-        // A label at the right end would stand outside.
+        // A label at the right end would exceed the width.
         (0..4).map(tick).collect()
     }
 }

@@ -1,6 +1,6 @@
-//! The page of `memctl what-if`: what was recorded, what other settings would have held, and which of them to take.
+//! The page of `memctl what-if`: the recorded memory, the memory under other settings, and the recommended setting.
 //!
-//! It says how far the replay repeats the recording before it says anything else, and what it did not look at after everything.
+//! The page first states how closely the replay reproduces the recording. At the end it states what was not analysed.
 
 use std::collections::BTreeSet;
 
@@ -60,7 +60,7 @@ fn of_rank(rank: &Rank, screen: &Screen) -> String {
     out
 }
 
-/// Where replays end, those that end at the same request together.
+/// The requests at which replays end; replays that end at the same request share a line.
 fn ends(rank: &Rank, screen: &Screen) -> String {
     let mut ends: Vec<(&Ended, Vec<String>)> = Vec::new();
     for setting in &rank.settings {
@@ -98,7 +98,7 @@ fn recorded(rank: &Rank) -> String {
 }
 
 fn settings(rank: &Rank, screen: &Screen) -> String {
-    // Under several limits a setting has a row for each, which only the limit distinguishes.
+    // With several limits, a setting has a row for each limit, so a column with the limit is needed.
     let limits: BTreeSet<Option<u64>> = rank.settings.iter().map(|setting| setting.limit_bytes).collect();
     let mut table = Table::new(&[
         left("SETTING", 0),

@@ -1,7 +1,7 @@
-//! Pieces of which every page is made: the screen, text in columns, tables, plots, trees.
+//! Building blocks of every page: the screen, text in columns, tables, plots, trees.
 //!
-//! Guarantees: pure; what to show comes in as parameters, text goes out. Everything that came over
-//! the wire passes [`text::safe`] before it is shown.
+//! Guarantees: pure functions from parameters to text. Everything that came over the wire passes [`text::safe`] before
+//! it is shown.
 
 pub mod plot;
 pub mod screen;

@@ -9,7 +9,7 @@ use memctl_model::HumanBytes;
 use super::screen::{Screen, Tone};
 use super::text::width;
 
-/// Columns left of the plot: a label of 8 (`1.00 GiB`), a space, the axis.
+/// Columns to the left of the plot: a label of 8 (`1.00 GiB`), a space, the axis.
 pub const MARGIN: usize = 10;
 
 /// What happened within one column.
@@ -26,9 +26,9 @@ pub struct Column {
 /// A label below the axis.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tick {
-    /// At which column.
+    /// Its column.
     pub column: usize,
-    /// What it says.
+    /// Its text.
     pub label: String,
 }
 
@@ -90,7 +90,7 @@ pub fn plot(columns: &[Option<Column>], top: u64, rows: usize, ticks: &[Tick], s
     out
 }
 
-/// What the shades mean.
+/// The meaning of the shades.
 #[must_use]
 pub fn legend(screen: &Screen) -> String {
     let ink = screen.pick(&BLOCKS, &ASCII);
@@ -110,7 +110,7 @@ fn cell(column: Column, row: usize, unit: f64, ink: &Ink) -> &'static str {
         eighths = eighths.max(1);
     }
     if eighths > 0 {
-        // Draw the floor also below a peak: its rise is what shows a leak.
+        // Draw the floor below a peak as well, because its rise shows a leak.
         return ink.solid[eighths.min(8)];
     }
     if peak >= 0.25 {
@@ -143,7 +143,7 @@ fn paint(cells: &str, ink: &Ink, screen: &Screen) -> String {
     out
 }
 
-/// The labels that find room, each below its tick.
+/// The labels that fit, each below its tick.
 fn tick_line(ticks: &[Tick]) -> String {
     let mut line = String::new();
     for tick in ticks {
@@ -156,7 +156,7 @@ fn tick_line(ticks: &[Tick]) -> String {
     line
 }
 
-/// A row of bars, one a value, from 0 to the highest; empty where the screen has only ASCII.
+/// A row of bars, one per value, scaled from 0 to the highest value; empty if the screen has only ASCII.
 #[must_use]
 pub fn sparkline(values: &[u64], screen: &Screen) -> String {
     let top = values.iter().copied().max().unwrap_or(0);

@@ -1,16 +1,16 @@
 //! What the reader's screen can show: its width, its characters, its colours.
 //!
-//! Guarantees: no colour when piped, with `NO_COLOR`, `--color never` or a dumb terminal unless `--color always` asks for it; only ASCII
-//! when the locale is not UTF-8; no cutting when piped (unless `COLUMNS` says otherwise).
+//! Guarantees: no colour if piped, with `NO_COLOR`, with `--color never` or on a dumb terminal, unless `--color always`
+//! is given; only ASCII if the locale is not UTF-8; nothing is cut if piped, unless `COLUMNS` is set.
 
 use std::io::IsTerminal;
 
 use clap::ValueEnum;
 
-/// Narrower terminals get the layout of this width: below it nothing useful fits.
+/// Narrower terminals get the layout of this width: narrower layouts are not useful.
 const COLUMNS_MIN: usize = 40;
 
-/// When the answer has colours.
+/// When the output has colours.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Colour {
     /// On a terminal, unless NO_COLOR is set.
@@ -27,13 +27,13 @@ pub enum Colour {
 pub struct Screen {
     /// Columns; `None` = no limit.
     pub columns: Option<usize>,
-    /// More than ASCII.
+    /// Whether characters beyond ASCII can be shown.
     pub unicode: bool,
-    /// Colours.
+    /// Whether colours can be shown.
     pub colour: bool,
 }
 
-/// What a piece of text is, for its colour.
+/// The role of a piece of text, which determines its colour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tone {
     /// A heading.
@@ -91,7 +91,8 @@ impl Screen {
         format!("\u{1b}[{code}m{text}\u{1b}[0m")
     }
 
-    /// The text in as many lines as it takes, the first behind `used` columns and the others below it: a sentence is never cut.
+    /// The text on as many lines as it needs. The first line begins after `used` columns, the others are aligned below
+    /// it. A sentence is never cut.
     #[must_use]
     pub fn wrapped(&self, text: &str, used: usize) -> String {
         match self.columns {
@@ -103,7 +104,7 @@ impl Screen {
         }
     }
 
-    /// The text cut to the screen, `used` columns of which are taken.
+    /// The text cut to the screen, of which `used` columns are taken.
     #[must_use]
     pub fn fit(&self, text: &str, used: usize) -> String {
         match self.columns {
@@ -112,14 +113,14 @@ impl Screen {
         }
     }
 
-    /// The first where more than ASCII can be shown, else the second.
+    /// The first text if more than ASCII can be shown, else the second.
     #[must_use]
     pub fn pick<T>(&self, unicode: T, ascii: T) -> T {
         if self.unicode { unicode } else { ascii }
     }
 }
 
-/// Whether a locale's name (`C.UTF-8`, `de_DE.utf8`) says UTF-8. None set means the POSIX locale: ASCII.
+/// Whether a locale's name (`C.UTF-8`, `de_DE.utf8`) names UTF-8. Without a name the POSIX locale applies: ASCII.
 fn is_utf8(locale: Option<&str>) -> bool {
     locale.is_some_and(|name| {
         let name = name.to_ascii_lowercase();

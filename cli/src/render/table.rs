@@ -1,7 +1,7 @@
 //! Tables without frames: a header, columns two spaces apart, numbers to the right.
 //!
-//! Guarantees: no row is wider than the screen; where room is short, the columns that matter least
-//! are left out whole (and named), and the last resort is cutting text. Cells are made safe here.
+//! Guarantees: no row is wider than the screen. If room is short, the least important columns are left out whole (and
+//! named); only then is text cut. Cells are escaped here.
 
 use super::screen::{Screen, Tone};
 use super::text::{cut, safe, width};
@@ -9,7 +9,7 @@ use super::text::{cut, safe, width};
 /// Spaces between columns.
 const GAP: usize = 2;
 
-/// Where a column's cells stand.
+/// The alignment of a column's cells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Align {
     /// Text.
@@ -23,9 +23,9 @@ pub enum Align {
 pub struct Column {
     /// Its heading.
     pub name: &'static str,
-    /// Where its cells stand.
+    /// The alignment of its cells.
     pub align: Align,
-    /// 0 stays always; the highest is left out first.
+    /// A column of rank 0 always stays; the highest rank is left out first.
     pub rank: u8,
 }
 
@@ -48,7 +48,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// An empty one.
+    /// An empty table.
     #[must_use]
     pub fn new(columns: &[Column]) -> Self {
         Self { columns: columns.to_vec(), rows: Vec::new() }
@@ -65,7 +65,7 @@ impl Table {
         self.rows.push(cells.into_iter().map(|(cell, tone)| (safe(&cell).into_owned(), tone)).collect());
     }
 
-    /// The table as text; columns in which nothing is known are not shown.
+    /// The table as text; columns without any value are not shown.
     #[must_use]
     pub fn show(&self, screen: &Screen) -> String {
         let mut widths: Vec<usize> = self
@@ -119,7 +119,7 @@ impl Table {
         screen: &Screen,
     ) {
         let mut line = String::new();
-        // Padding is held back, so that no line ends in spaces.
+        // Padding is written only before the next cell, so that no line ends in spaces.
         let mut held = 0;
         for (place, &at) in shown.iter().enumerate() {
             let (text, tone) = &row[at];
@@ -147,7 +147,7 @@ fn total(shown: &[usize], widths: &[usize]) -> usize {
     shown.iter().map(|&at| widths[at]).sum::<usize>() + GAP * shown.len().saturating_sub(1)
 }
 
-/// Takes what is still too much from the widest column.
+/// Reduces the widest columns until the table fits.
 fn shrink_widest(shown: &[usize], widths: &mut [usize], screen: &Screen) {
     let over = screen.columns.map_or(0, |columns| total(shown, widths).saturating_sub(columns));
     if let Some(&widest) = shown.iter().max_by_key(|&&at| widths[at]) {

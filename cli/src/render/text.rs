@@ -11,7 +11,7 @@ pub fn width(text: &str) -> usize {
     text.width()
 }
 
-/// The text cut at its end to so many columns, with `…` (or `~`) where something is missing.
+/// The text cut at its end to so many columns; a cut text ends in `…` (or `~`).
 #[must_use]
 pub fn cut(text: &str, columns: usize, unicode: bool) -> String {
     if width(text) <= columns {
@@ -33,7 +33,7 @@ pub fn cut(text: &str, columns: usize, unicode: bool) -> String {
     out
 }
 
-/// The text in lines of so many columns.
+/// The text wrapped to lines of so many columns.
 #[must_use]
 pub fn wrap(text: &str, columns: usize) -> Vec<String> {
     let columns = columns.max(8);
@@ -45,7 +45,7 @@ pub fn wrap(text: &str, columns: usize) -> Vec<String> {
             lines.push(std::mem::take(&mut line));
         }
         while width(&word) > columns {
-            // `cut` leaves room for its mark: take the mark off again.
+            // `cut` adds a mark, which is removed here.
             let mut head = cut(&word, columns, true);
             head.pop();
             word = word[head.len()..].to_owned();

@@ -1,7 +1,7 @@
 //! A tree of calls: stacks merged from the outermost frame inwards, with the memory below each.
 //!
-//! Guarantees: the bytes of a branch are the sum of what is below it; a chain of calls with
-//! nothing to choose takes one line; branches below a share are summed up in one line, not lost.
+//! Guarantees: the bytes of a branch are the sum of what is below it; a chain of calls without branches takes one line;
+//! branches below a share are summed up in one line.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ pub struct Node {
     children: BTreeMap<String, Node>,
     bytes: u64,
     blocks: u64,
-    /// What is known of the memory that was allocated right here.
+    /// Information about the memory that was allocated exactly here.
     note: String,
 }
 
@@ -68,7 +68,7 @@ impl Drawing<'_> {
     fn children(&self, node: &Node, indent: &str, out: &mut String) {
         let mut children: Vec<(&String, &Node)> = node.children.iter().collect();
         children.sort_by(|a, b| b.1.bytes.cmp(&a.1.bytes).then_with(|| a.0.cmp(b.0)));
-        // One small branch takes no more room by itself than its summary.
+        // A single small branch needs no more room than its summary.
         let small = children.iter().filter(|(_, child)| child.bytes < self.min_bytes).count();
         let large = if small > 1 { children.len() - small } else { children.len() };
         let (shown, summed) = children.split_at(large);
@@ -87,7 +87,7 @@ impl Drawing<'_> {
 
     fn branch(&self, call: &str, node: &Node, indent: &str, last: bool, out: &mut String) {
         let (mut path, mut end) = (safe(call).into_owned(), node);
-        // Nothing to choose: go on in the same line.
+        // There is no branch: continue on the same line.
         while let (1, Some((call, child))) = (end.children.len(), end.children.iter().next()) {
             if child.bytes != end.bytes {
                 break;
@@ -118,7 +118,7 @@ impl Drawing<'_> {
         out.push_str(&text);
         if let Some(note) = note.filter(|note| !note.is_empty()) {
             let note = self.screen.fit(&format!("  {}", safe(note)), width(&figures) + width(&text));
-            // A note of which only the beginning fits says nothing.
+            // A note that is cut is not useful.
             if !note.ends_with(['…', '~']) {
                 out.push_str(&self.screen.paint(Tone::Faint, &note));
             }
@@ -127,7 +127,7 @@ impl Drawing<'_> {
     }
 }
 
-/// Cuts a path of calls: the two innermost matter most, then where it begins.
+/// Cuts a path of calls: the two innermost calls are kept first, then the outermost.
 fn shorten(text: &str, columns: usize, unicode: bool) -> String {
     if width(text) <= columns {
         return text.to_owned();

@@ -1,7 +1,8 @@
 //! Alerts while a run goes on: one line in its terminal for each finding about its job.
 //!
-//! Guarantees: one line per finding, however often it is seen and by how many rules, and one more where it becomes worse; only the first of several launchers prints it; requests
-//! stop once the principal lacks permission, and no error disturbs the run. Never returns.
+//! Guarantees: one line per finding, regardless of how often and by how many rules it is seen, and one more if it
+//! becomes worse; only the first of several launchers prints it; requests stop once the principal lacks permission, and
+//! no error disturbs the run. Never returns.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -20,7 +21,7 @@ use crate::connect::{self, WhenMissing};
 use crate::exit::Outcome;
 use crate::hosting;
 
-/// Interval between requests: a person need not know sooner.
+/// Interval between requests: users need no faster notice.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
 /// Timeout of a request.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
@@ -58,9 +59,9 @@ fn is_news(said: &mut HashMap<Id, Severity>, alert: &Alert) -> bool {
 /// The outcome of a request.
 enum Answer {
     Firing(Vec<Alert>),
-    /// The daemon does not answer now.
+    /// The daemon does not respond now.
     None,
-    /// The principal may write and not read.
+    /// The principal may write but not read.
     NotAllowed,
 }
 
@@ -73,7 +74,7 @@ async fn firing(global: &Global) -> Answer {
     let answer = AlertsClient::new(connection.asking()).list_alerts(v1::ListAlertsRequest { firing_only: true }).await;
     connection.close().await;
     match answer {
-        // (A daemon of another version is not understood.)
+        // A response of another version cannot be parsed.
         Ok(answer) => from_wire(answer.get_ref()).map_or(Answer::None, |alerts: Alerts| Answer::Firing(alerts.alerts)),
         Err(status) if matches!(status.code(), Code::PermissionDenied | Code::Unauthenticated) => Answer::NotAllowed,
         Err(_) => Answer::None,

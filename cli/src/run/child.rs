@@ -12,11 +12,11 @@ use std::process::{Child, Command, ExitStatus};
 use crate::hosting::host::Exit;
 use crate::render::text::safe;
 
-/// A shell's code for a command that is not there.
+/// A shell's exit code for a command that does not exist.
 const NOT_FOUND: u8 = 127;
-/// A shell's code for a command that cannot be executed.
+/// A shell's exit code for a command that cannot be executed.
 const NOT_EXECUTABLE: u8 = 126;
-/// A shell's codes for death by a signal begin behind this.
+/// The offset of a shell's exit codes for death by a signal.
 const SIGNALLED: u8 = 128;
 
 /// How the command ended.
@@ -29,7 +29,7 @@ pub struct Ended {
 }
 
 impl Ended {
-    /// From the exit seen before reaping, else from the reaped status.
+    /// Uses the exit seen before reaping, else the reaped status.
     pub fn of(seen: Option<Exit>, status: io::Result<ExitStatus>) -> Self {
         let exit = seen.or_else(|| {
             let status = status.ok()?;
@@ -62,7 +62,7 @@ pub fn start(words: &[OsString], environment: &[(&'static str, OsString)]) -> Re
     command.spawn().map_err(|error| Ended { code: complain(words, &error), ran: false })
 }
 
-/// Becomes the command. Returns only on failure.
+/// Replaces this process with the command. Returns only on failure.
 pub fn replace(words: &[OsString]) -> u8 {
     complain(words, &command(words).exec())
 }
@@ -104,7 +104,7 @@ fn wait(pid: u32) -> Option<Exit> {
     }
 }
 
-/// The limit of open descriptors, and what it may be raised to.
+/// The limit of open descriptors, and its maximum.
 fn descriptor_limit() -> Option<libc::rlimit> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: a structure of ours.
@@ -118,7 +118,7 @@ pub fn descriptors_max() -> u64 {
     descriptor_limit().map_or(0, |limit| u64::from(limit.rlim_max))
 }
 
-/// As many descriptors as the system lets us have: each trainer needs about a dozen.
+/// Raises the limit of descriptors to its maximum, because each trainer needs about a dozen.
 pub fn raise_descriptor_limit() {
     let Some(limit) = descriptor_limit() else { return };
     let raised = libc::rlimit { rlim_cur: limit.rlim_max, ..limit };

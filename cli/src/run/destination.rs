@@ -1,9 +1,8 @@
 //! Where a run is recorded: a daemon that was named, this user's own, the local service, or a store in this process.
 //!
 //! Guarantees: an unreachable daemon costs only disk space: what it has not accepted stays in a spool in the data
-//! folder, one for each destination, and is delivered by the next run with the same destination. A run waits for a
-//! store that another program has open at its end, not at its beginning. Never sends what was meant for one daemon to
-//! another.
+//! folder, one for each destination, and is delivered by the next run with the same destination. If another program has
+//! the store open, a run waits at its end, not at its beginning. Data for one daemon is never sent to another.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -21,7 +20,7 @@ const NOWHERE: &str = "http://127.0.0.1:0";
 
 /// Where a run is recorded.
 pub struct Destination {
-    /// For the sessions.
+    /// The daemon for the sessions.
     pub daemon: Daemon,
     /// The spool for what the daemon does not accept.
     pub spool: Option<SpoolConfig>,
@@ -29,7 +28,7 @@ pub struct Destination {
     pub connection: Option<Connection>,
     /// A line for the user at the beginning.
     pub notice: Option<String>,
-    /// What that is.
+    /// The kind of this destination.
     pub kind: Kind,
     /// The address of a daemon that a user started.
     pub address: Option<String>,
@@ -58,7 +57,7 @@ impl Kind {
         }
     }
 
-    /// Whether the page is shown at the end: the store is this user's, and on this machine.
+    /// Whether the page is shown at the end, because the store is this user's and on this machine.
     pub const fn is_local(&self) -> bool {
         matches!(self, Self::Service(_) | Self::InProcess)
     }

@@ -1,6 +1,6 @@
-//! A flag of `memctl run` that does not exist, typed before the command.
+//! Detects a flag that `memctl run` does not have, typed before the command.
 //!
-//! Everything behind the first word that is no flag belongs to the command, so that a mistyped flag would be taken for the
+//! Everything after the first word that is not a flag belongs to the command, so a mistyped flag would be taken for the
 //! command itself. Refuses a command whose name begins with `-`, and names the flag that was meant.
 
 use std::ffi::OsString;
@@ -10,7 +10,7 @@ use clap::CommandFactory as _;
 use crate::args::Cli;
 use crate::exit::Failure;
 
-/// How near two names are (Jaro-Winkler, 0 to 1) from which one may have been meant by the other.
+/// The similarity (Jaro-Winkler, 0 to 1) from which a word may be a mistyped flag.
 const NEAR: f64 = 0.8;
 
 /// Refuses a command that is a mistyped flag.

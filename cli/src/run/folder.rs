@@ -17,11 +17,11 @@ use crate::exit::Failure;
 
 /// What Python runs at its start, because its folder comes first in PYTHONPATH.
 const SITE_CUSTOMIZE: &str = include_str!("../../../agent/python/memctl_agent/inject/sitecustomize.py");
-/// Bytes of a Unix address less the NUL.
+/// Bytes of a Unix address without the NUL.
 const ADDRESS_BYTES_MAX: usize = 107;
 const PREFIX: &str = "memctl-run-";
 const SOCKET: &str = "socket";
-/// The socket before it listens; not longer than its name.
+/// The socket's name before it listens; not longer than the final name.
 const YOUNG: &str = "young";
 const INJECT: &str = "inject";
 
@@ -32,10 +32,10 @@ pub struct Folder {
 }
 
 impl Folder {
-    /// Makes it where it can be made.
+    /// Makes the folder in the first place that allows it.
     ///
     /// # Errors
-    /// Nowhere.
+    /// No place allows it.
     pub fn make() -> Result<Self, Failure> {
         let mut last = None;
         for place in places() {
@@ -109,7 +109,7 @@ impl Folder {
     }
 }
 
-/// Whether this is the folder that some run puts in front.
+/// Whether this is the folder that a run puts in front of PYTHONPATH.
 fn is_injected(folder: &Path) -> bool {
     folder.file_name() == Some(OsStr::new(INJECT))
         && folder.parent().and_then(Path::file_name).is_some_and(|name| name.as_bytes().starts_with(PREFIX.as_bytes()))
@@ -131,7 +131,7 @@ fn remove_abandoned(place: &Path) {
         use std::os::unix::fs::MetadataExt as _;
         // SAFETY: no arguments, cannot fail.
         let ours = |metadata: &std::fs::Metadata| metadata.is_dir() && metadata.uid() == unsafe { libc::geteuid() };
-        // (Of the entry itself: a link is not followed.)
+        // Metadata of the entry itself: a link is not followed.
         if !entry.metadata().is_ok_and(|metadata| ours(&metadata)) {
             continue;
         }

@@ -34,13 +34,13 @@ use programs::Seen;
 use progress::Progress;
 use signals::Relay;
 
-/// Trainers that outlive the command: a background process that is about to end.
+/// How long trainers may outlive the command, such as a background process that is about to end.
 const GRACE: Duration = Duration::from_secs(5);
 /// At the end of a run, a daemon that acknowledges nothing for this long is treated as unreachable.
 const SILENCE: Duration = Duration::from_secs(5);
-/// The longest end of a run by default: it continues while storing makes progress.
+/// The default time limit at the end of a run, which continues while storing makes progress.
 const PATIENCE: Duration = Duration::from_secs(24 * 3600);
-/// The least time for what earlier runs left in the spool.
+/// The least time for delivering what earlier runs left in the spool.
 const SPOOL_PATIENCE: Duration = Duration::from_secs(30);
 
 /// Runs the command and returns the exit code.
@@ -76,7 +76,7 @@ pub async fn run(args: &Run, global: &Global) -> Result<u8, Failure> {
     Ok(hosted.run().await)
 }
 
-/// Everything of a recorded run.
+/// The context of a recorded run.
 struct Hosted<'a> {
     args: &'a Run,
     global: &'a Global,
@@ -237,7 +237,7 @@ fn is_disabled() -> bool {
     std::env::var_os("MEMCTL_DISABLED").is_some_and(|value| !value.is_empty() && value != "0")
 }
 
-/// One line beside the command's own output.
+/// Prints one line on standard error.
 fn say(global: &Global, line: &str) {
     if !global.quiet {
         eprintln!("memctl: {}", crate::render::text::safe(line));

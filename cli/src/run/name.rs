@@ -1,24 +1,24 @@
-//! The job's name for all processes of a run: from the flags, the environment, and what the command line says.
+//! The job's name for all processes of a run: from the flags, the environment and the command line.
 //!
-//! A launcher on every node (`memctl run -- torchrun …`) has to come to the same name on each: the id that torchrun would
-//! put into its workers' environment (`--rdzv-id`) is read from its arguments before it runs.
-//! Guarantees: pure but for reading the environment, the clock and the host's name; always a name that the wire accepts.
+//! A launcher on every node (`memctl run -- torchrun …`) must choose the same name on each. The id that torchrun puts
+//! into its workers' environment (`--rdzv-id`) is read from its arguments before it runs. Guarantees: the wire accepts
+//! every name; the only inputs besides the arguments are the environment, the clock and the host's name.
 
 use crate::args::Run;
 use crate::args::values::LabelArg;
 use crate::hosting::SourcePathsMode;
 use crate::hosting::identity::{Given, Identity, Process, Source, identify};
 
-/// What a run is called.
+/// The name of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Name {
     /// The job.
     pub job: String,
     /// Labels for its sessions, those of the environment included.
     pub labels: Vec<(String, String)>,
-    /// This launcher's rank, when several were started (srun, mpirun); 0 otherwise.
+    /// This launcher's rank if several were started (srun, mpirun); otherwise 0.
     pub rank: u32,
-    /// What was ignored, a sentence each.
+    /// Sentences about values that were ignored.
     pub complaints: Vec<String>,
 }
 
@@ -26,7 +26,7 @@ pub struct Name {
 pub fn of(args: &Run) -> Name {
     let words: Vec<String> = args.command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
     let process = Process {
-        // A name that is not to leave this host makes no name of a job.
+        // If the script's name must not be sent from this host, it is not used for the job's name.
         script: script(&words).filter(|_| args.source_paths != SourcePathsMode::Hashed),
         host: host(),
         pid: std::process::id(),
@@ -46,7 +46,7 @@ fn name(args: &Run, words: &[String], process: &Process, environment: &dyn Fn(&s
     Name { job, labels, rank, complaints }
 }
 
-/// What the command runs: the first Python file or module among its words, else the command.
+/// The script that the command runs: the first Python file or module among its words, else the command.
 fn script(words: &[String]) -> Option<String> {
     let file = words.iter().find(|word| word.ends_with(".py") && !word.starts_with('-'));
     let module = || {
@@ -62,7 +62,7 @@ fn host() -> Option<String> {
     std::fs::read_to_string("/proc/sys/kernel/hostname").ok().map(|name| name.trim().to_owned())
 }
 
-/// What torchrun's arguments say that its workers will find in their environment.
+/// The values that torchrun's workers will find in their environment, read from its arguments.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Torchrun {
     run_id: Option<String>,
@@ -92,8 +92,8 @@ impl Torchrun {
 fn value(options: &[String], name: &str) -> Option<String> {
     let mut options = options.iter();
     while let Some(option) = options.next() {
-        // The script, and what follows is its own. (A value of an option that we do not know may end early here: it
-        // does not begin with - and does not end in .py either, so it is passed over.)
+        // The script and its arguments begin here. The value of an unknown option neither begins with - nor ends in
+        // .py, so it is skipped.
         if option.ends_with(".py") && !option.starts_with('-') {
             return None;
         }

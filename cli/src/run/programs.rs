@@ -1,10 +1,10 @@
-//! What became of the Python programs of a run: from what they reported, and from `/proc` for those that report
+//! Which Python programs of a run were recorded: from their own reports, and from `/proc` for programs that report
 //! nothing.
 //!
 //! A program with our folder in front of its PYTHONPATH writes a line when it starts, one when it has torch, and one
 //! when it cannot be recorded. A Python that never looks there (`python -I`, a replaced PYTHONPATH) is noticed in
-//! `/proc`, which is checked at intervals while the command runs.
-//! Guarantees: bounded, whichever process writes; looks only at the command's descendants, and never into their memory.
+//! `/proc`, which is checked at intervals while the command runs. Guarantees: bounded, whatever processes write; only
+//! the command's descendants are inspected, and never their memory.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -20,13 +20,13 @@ pub const FILE: &str = "seen";
 const FILE_BYTES_MAX: u64 = 1 << 20;
 /// Reasons that are kept.
 const REASONS_MAX: usize = 16;
-/// Between looks at `/proc`: dense at first, then a few milliseconds of work every ten seconds.
+/// Intervals between scans of `/proc`: short at first, then a few milliseconds of work every ten seconds.
 const LOOKS: [Duration; 4] =
     [Duration::from_millis(500), Duration::from_secs(1), Duration::from_secs(3), Duration::from_secs(10)];
 /// Characters of a command line that are shown.
 const SHOWN_MAX: usize = 60;
 
-/// What is known at the end.
+/// The state at the end of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
     started: BTreeSet<u32>,
@@ -37,7 +37,7 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// Reads what programs reported; `missed` is what [`watch`] found.
+    /// Reads the programs' reports; `missed` is the result of [`watch`].
     pub fn read(folder: &Path, missed: BTreeMap<u32, String>) -> Self {
         use std::io::Read as _;
         let mut text = Vec::new();
@@ -92,7 +92,7 @@ impl Seen {
     }
 }
 
-/// Looks at the descendants of `root` until `stop` is dropped.
+/// Scans the descendants of `root` until `stop` is dropped.
 pub fn watch(root: u32, inject: &Path, stop: &Receiver<()>) -> BTreeMap<u32, String> {
     let mut missed = BTreeMap::new();
     let looks = LOOKS.iter().copied().chain(std::iter::repeat(LOOKS[LOOKS.len() - 1]));
@@ -149,7 +149,7 @@ fn evaded(words: &[impl AsRef<OsStr>], has_ours: Option<bool>) -> Option<String>
     })
 }
 
-/// The interpreter option that keeps it from our folder.
+/// The interpreter option that prevents Python from using our folder.
 fn isolating(options: &[impl AsRef<OsStr>]) -> Option<char> {
     let mut options = options.iter().map(|option| option.as_ref().to_string_lossy());
     while let Some(option) = options.next() {
@@ -157,9 +157,9 @@ fn isolating(options: &[impl AsRef<OsStr>]) -> Option<char> {
         for (at, letter) in letters.char_indices() {
             match letter {
                 'I' | 'E' | 'S' => return Some(letter),
-                // What follows is the program, and its arguments.
+                // The program and its arguments follow.
                 'c' | 'm' => return None,
-                // The rest of the word is its value, or the next word is.
+                // The rest of the word is the option's value, or the next word is.
                 'W' | 'X' => {
                     if at + 1 == letters.len() {
                         options.next();
@@ -183,7 +183,7 @@ fn shown(words: &[impl AsRef<OsStr>]) -> String {
     }
 }
 
-/// A process and all that descend from it.
+/// A process and all its descendants.
 fn descendants(root: u32) -> Vec<u32> {
     let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
     let pairs: Vec<(u32, u32)> = entries
@@ -191,7 +191,7 @@ fn descendants(root: u32) -> Vec<u32> {
         .filter_map(|entry| {
             let pid = entry.file_name().to_str()?.parse().ok()?;
             let stat = std::fs::read_to_string(entry.path().join("stat")).ok()?;
-            // Behind the name, which may hold anything: state, parent.
+            // The state and the parent follow the name, which may contain any characters.
             let parent = stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()?;
             Some((pid, parent))
         })

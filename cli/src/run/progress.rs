@@ -15,7 +15,7 @@ use crate::render::text::plural;
 /// The interval of lines if the output is not a terminal.
 const LINE_EVERY: Duration = Duration::from_secs(10);
 
-/// What was said so far.
+/// What has been printed so far.
 pub struct Progress {
     global: Global,
     is_terminal: bool,
@@ -24,13 +24,13 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Nothing is said yet.
+    /// Nothing has been printed yet.
     pub fn of(global: &Global, has_spool: bool) -> Self {
         let is_terminal = std::io::stderr().is_terminal();
         Self { global: global.clone(), is_terminal, has_spool, said: Cell::new(None) }
     }
 
-    /// Says how far it is; called once a second.
+    /// Prints the progress; called once a second.
     pub fn tell(&self, remaining: Remaining) {
         if self.global.quiet {
             return;

@@ -11,7 +11,7 @@ use std::os::fd::{FromRawFd as _, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What is passed on.
+/// The signals that are passed on.
 const PASSED_ON: [libc::c_int; 6] =
     [libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGQUIT, libc::SIGUSR1, libc::SIGUSR2];
 /// `si_code` of a signal that the kernel sends: for these signals that is the terminal.
@@ -39,8 +39,8 @@ extern "C" fn on_signal(number: libc::c_int, info: *mut libc::siginfo_t, _: *mut
     // SAFETY: the kernel passes a valid structure (SA_SIGINFO), or none.
     let code = unsafe { info.as_ref() }.map_or(0, |info| info.si_code);
     let word = [number as u8, u8::from(code == SI_KERNEL)];
-    // SAFETY: errno is this thread's, and what interrupted code finds there must be its own; write is async-signal-safe,
-    // the descriptor is never closed, and it does not block.
+    // SAFETY: errno is this thread's, and what interrupted code finds there must be its own; write is
+    // async-signal-safe, the descriptor is never closed, and it does not block.
     unsafe {
         let errno = *libc::__errno_location();
         // Relaxed: set once, before the handlers are.
@@ -68,7 +68,7 @@ impl Relay {
         self.command.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The command runs: relays the signals that arrived before.
+    /// Called when the command runs: relays the signals that arrived before.
     pub fn begin(self: &Arc<Self>, pid: u32) {
         *self.command() = libc::pid_t::try_from(pid).map_or(Command::Ended, Command::Running);
         let signals = self.signals.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -80,7 +80,7 @@ impl Relay {
         }
     }
 
-    /// The command has ended and is about to be reaped: from then on its pid may be another process's.
+    /// Called when the command has ended and is about to be reaped. From then on its pid may be another process's.
     pub fn end(&self) {
         *self.command() = Command::Ended;
     }

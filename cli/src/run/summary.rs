@@ -40,7 +40,7 @@ const MISSED_MAX: usize = 4;
 /// Jobs that get a line of their own.
 const JOBS_MAX: usize = 8;
 
-/// What is known at the end.
+/// The state at the end of a run.
 pub struct Closing<'a> {
     /// Flags.
     pub global: &'a Global,
@@ -56,12 +56,12 @@ pub struct Closing<'a> {
     pub summary: &'a Summary,
     /// The command's words.
     pub words: &'a [OsString],
-    /// What became of the Python programs.
+    /// Which Python programs were recorded.
     pub seen: &'a Seen,
 }
 
 impl Closing<'_> {
-    /// Prints it, delivers the spool for at most `patience`, and closes.
+    /// Prints the summary, delivers the spool for at most `patience`, and closes.
     pub async fn tell(&self, mut destination: Destination, patience: Duration, hurry: &Arc<AtomicBool>) {
         if destination.kind == Kind::Deferred && !self.summary.ended.is_empty() {
             self.open_again(&mut destination, patience.min(STORE_WAIT_MAX), hurry).await;
@@ -111,7 +111,7 @@ impl Closing<'_> {
         jobs
     }
 
-    /// Opens the store again that was in use when the run began.
+    /// Opens the store, which was in use when the run began.
     async fn open_again(&self, destination: &mut Destination, wait: Duration, hurry: &AtomicBool) {
         let end = Instant::now() + wait;
         // Relaxed: only a hint; nothing else is synchronized by it.
@@ -210,7 +210,7 @@ impl Closing<'_> {
         address.map_or_else(String::new, |address| format!(" {}", connect::flags(&global, &address)))
     }
 
-    /// What of a job is stored, and how to see it.
+    /// What is stored of a job, and how to see it.
     fn stored(&self, job: &str, (sessions, events): (u64, u64), has_spool: bool, hint: &str) -> String {
         let of_job = || self.summary.ended.iter().filter(|ended| ended.session.job == job);
         if events == 0 && of_job().any(|ended| ended.refused.is_some()) {
@@ -225,7 +225,8 @@ impl Closing<'_> {
         format!("job {job}: {} of {} stored{hint}", plural(events, "event"), plural(sessions, "session"))
     }
 
-    /// The principal's name, if the daemon lets it write and not read: the printed hint then names the missing role.
+    /// The principal's name, if the daemon allows it to write but not to read. The printed hint then names the missing
+    /// role.
     async fn writes_alone(&self) -> Option<String> {
         self.global.daemon()?;
         let connection = tokio::time::timeout(CALLER_MAX, connect::connect(self.global, WhenMissing::Refuse)).await;

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 HERE = pathlib.Path(__file__).resolve().parent
-LIMIT_S = 300  # far beyond what any of them takes; a process that hangs fails its test instead of the whole run
+LIMIT_S = 300  # far longer than any of them takes; a process that hangs fails its test instead of the whole run
 
 Answer = dict[str, Any]
 Script = Callable[..., Answer]
@@ -39,7 +39,7 @@ def execute(command: list[str], **settings: str) -> str:
 
 @pytest.fixture
 def script() -> Script:
-    """`script(code, NAME="value")` runs the code, which puts what it found in the dictionary `answer`."""
+    """`script(code, NAME="value")` runs the code, which puts its results into the dictionary `answer`."""
 
     def run(code: str, **settings: str) -> Answer:
         whole = f"import json, torch\nanswer = {{}}\n{textwrap.dedent(code)}\nprint('ANSWER' + json.dumps(answer))\n"

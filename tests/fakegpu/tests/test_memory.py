@@ -1,4 +1,4 @@
-"""Bytes are accounted by device and across processes, whichever way they were taken."""
+"""Bytes are accounted by device and across processes, for every way of allocation."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_devices_are_accounted_apart(script: Script) -> None:
         FAKE_GPU_COUNT="3",
         FAKE_GPU_CONTEXT_MIB="10",
     )
-    # asking about a device makes a context on it, as with the real one
+    # a query about a device creates a context on it, as with the real driver
     assert found == {"used": [10 * MIB, 74 * MIB, 10 * MIB], "current": 0}
 
 
@@ -163,7 +163,7 @@ def test_nvml_and_another_process_see_the_same_bytes(script: Script, tmp_path: p
         seen = script(look, **state)
         asked = script("free, total = torch.cuda.mem_get_info(1); answer['used'] = total - free", **state)
     finally:
-        holder.kill()  # no chance to tidy up: what it held must go all the same
+        holder.kill()  # the process cannot clean up, but its memory must be freed
         holder.wait()
     bytes_held = 205 * MIB
     assert seen == {
@@ -174,7 +174,7 @@ def test_nvml_and_another_process_see_the_same_bytes(script: Script, tmp_path: p
         "same": 1,
         "bus": 2,
     }
-    assert asked["used"] == bytes_held + 5 * MIB  # and the asking process's own context
+    assert asked["used"] == bytes_held + 5 * MIB  # and the querying process's own context
     assert script(look, **state)["nvml"] == 0
 
 

@@ -1,4 +1,4 @@
-"""Training runs on the fake GPU, and PyTorch's allocator reports about it what it reports on a real one."""
+"""Training runs on the fake GPU, and PyTorch's allocator reports the same as on a real GPU."""
 
 from conftest import Script
 

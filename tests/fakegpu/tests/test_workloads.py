@@ -25,7 +25,7 @@ Reports = dict[str, list[dict[str, Any]]]
 
 @pytest.fixture(scope="module")
 def reports(tmp_path_factory: pytest.TempPathFactory) -> Reports:
-    """By scenario, what each rank wrote."""
+    """The output of each rank, by scenario."""
     out = tmp_path_factory.mktemp("recordings")
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(RANKS)]
     settings = {"REC_OUT": str(out), "FAKE_GPU_COUNT": str(RANKS), "MEMCTL_WORKLOADS": str(FOLDER)}

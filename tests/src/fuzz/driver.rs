@@ -15,7 +15,7 @@ use super::{INPUT_BYTES_MAX, Target};
 const POOL_MAX: usize = 1_000;
 /// Outcomes that are compared, at most.
 const TEXTS_MAX: usize = 4_000;
-/// Bytes that parsers treat in a way of their own: ends of ranges, brackets, separators.
+/// Bytes that parsers treat specially: ends of ranges, brackets, separators.
 const TELLING: [u8; 20] = *b"\0\x01\x7f\x80\xff\x08.-<>=\"[]{}(\n0e";
 
 /// An input under which a target panicked.
@@ -23,7 +23,7 @@ const TELLING: [u8; 20] = *b"\0\x01\x7f\x80\xff\x08.-<>=\"[]{}(\n0e";
 pub struct Crash {
     /// The input.
     pub input: Vec<u8>,
-    /// What the panic said.
+    /// The message of the panic.
     pub said: String,
 }
 
@@ -80,7 +80,8 @@ pub fn drive(
             Ok(outcome) => outcome,
             Err(said) => return Err(Crash { input, said }),
         };
-        // Digits only say where; searching for quotations would take longer than most targets do.
+        // Digits only denote positions, so they are removed. Searching for quotations would take longer than most
+        // targets.
         let new = texts.len() < TEXTS_MAX && texts.insert(outcome.replace(|c: char| c.is_ascii_digit(), ""));
         if new && outcomes.insert(own_words(&outcome, &input)) && pool.len() < POOL_MAX {
             pool.push(input);
@@ -125,7 +126,7 @@ impl Rng {
         mixed ^ (mixed >> 31)
     }
 
-    /// Below `end`; 0 where that is 0.
+    /// A number below `end`; 0 if `end` is 0.
     fn below(&mut self, end: usize) -> usize {
         (self.next() % end.max(1) as u64) as usize
     }

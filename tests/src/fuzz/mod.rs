@@ -11,10 +11,10 @@ mod targets;
 
 pub use driver::{Crash, corpus, drive, mutations};
 
-/// The longest input that is made.
+/// The longest generated input.
 pub const INPUT_BYTES_MAX: usize = 16 << 10;
 
-/// An entry point for bytes from outside.
+/// An entry point for external bytes.
 #[derive(Clone, Copy)]
 pub struct Target {
     /// Its name, also that of its folder in `tests/fuzz/corpus`.

@@ -1,7 +1,7 @@
 //! Targets for bytes that do not arrive over the wire: shared memory, an agent's files, settings.
 //!
-//! Guarantees: as [`super::targets`]. What a trainer may write into its shared memory is written through its own
-//! descriptor, not through our writers. A spool's checksums are corrected; otherwise no change would get past them.
+//! Guarantees: as [`super::targets`]. The writes of a trainer use its own descriptor of the shared memory, not memctl's
+//! writers. A spool's checksums are corrected; otherwise no change would get past them.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -98,8 +98,8 @@ pub fn region(bytes: &[u8]) -> String {
     format!("opens {opened}, notes: {good} good, {bad} bad, {entries} entries, {records} records, {state}")
 }
 
-/// A spool segment as a crash or a broken disk left it: what it still holds is read, is read again by the next process,
-/// and is followed by what that process appends.
+/// A spool segment after a crash or a disk fault. Its remaining content is read, is read again by the next process, and
+/// that process can append to it.
 pub fn spool(bytes: &[u8]) -> String {
     let folder = tempfile::tempdir().expect("a folder");
     let bytes = resealed(bytes);
@@ -153,11 +153,11 @@ fn resealed(bytes: &[u8]) -> Vec<u8> {
     sealed
 }
 
-/// A configuration file: an error says what is wrong, and what is accepted is within its bounds.
+/// A configuration file: an error describes the problem, and accepted values are within their bounds.
 pub fn config(bytes: &[u8]) -> String {
     let Ok(text) = std::str::from_utf8(bytes) else { return "not UTF-8".into() };
     let layer = match config::from_text(text, "memctl.toml") {
-        // (A rules file is another target's, and its path may be any.)
+        // Another target tests the rules file, and its path may be anything.
         Ok(layer) => config::Layer { alerts: None, ..layer },
         Err(error) => return error.to_string(),
     };

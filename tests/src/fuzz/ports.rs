@@ -13,7 +13,7 @@ use std::time::Duration;
 use crate::daemon::DaemonProcess;
 use crate::memctl_path;
 
-/// A port that takes longer has hung.
+/// A port that takes longer counts as hung.
 const ANSWER_MAX: Duration = Duration::from_secs(20);
 /// The longest answer: `/metrics` of a daemon without jobs has a tenth of it.
 const ANSWER_BYTES_MAX: u64 = 1 << 20;
@@ -33,7 +33,7 @@ static SERVED: LazyLock<Served> = LazyLock::new(|| {
     Served { daemon: DaemonProcess::of(&mut command), _home: home }
 });
 
-/// Sends all of it, and returns what the daemon sends until it closes.
+/// Sends all parts, and returns what the daemon sends until it closes the connection.
 fn exchange(url: &str, parts: &[&[u8]]) -> Vec<u8> {
     let address = url.trim_start_matches("http://");
     let mut stream = TcpStream::connect(address).expect("the daemon is alive");
@@ -52,7 +52,7 @@ fn exchange(url: &str, parts: &[&[u8]]) -> Vec<u8> {
     answer
 }
 
-/// The HTTP port.
+/// A request to the HTTP port.
 pub fn http(bytes: &[u8]) -> String {
     let answer = exchange(&SERVED.daemon.http[0], &[bytes]);
     if answer.is_empty() {
@@ -89,7 +89,7 @@ const REASONS: [&str; 14] = [
     "old http",
 ];
 
-/// The gRPC port, after a proper preface.
+/// Bytes to the gRPC port, after a valid preface.
 pub fn http2(bytes: &[u8]) -> String {
     let answer = exchange(&SERVED.daemon.url, &[HTTP2_BEGINS, bytes]);
     let mut rest = answer.as_slice();

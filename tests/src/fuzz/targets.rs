@@ -1,4 +1,4 @@
-//! The targets, and what each promises for every input.
+//! The targets, and what each guarantees for every input.
 
 use memctl_answers::conditions::Condition;
 use memctl_daemon::alerts::Rules;
@@ -10,10 +10,11 @@ use memctl_proto::item::{Content, Packed};
 use memctl_proto::v1::{self, ItemKind};
 use prost::Message;
 
-/// What a snapshot may hold in memory here.
+/// The memory limit of a snapshot in this test.
 const HELD_BYTES_MAX: u64 = 32 << 20;
 
-/// A chunk, as it is and with both checksums corrected: what decodes also encodes, and decodes to itself again.
+/// A chunk, unchanged and with both checksums corrected: a chunk that decodes can be encoded, and decodes to the same
+/// events again.
 pub fn chunk(bytes: &[u8]) -> String {
     let mut decoder = Decoder::new().expect("memory for zstd");
     let mut events = Vec::new();
@@ -30,7 +31,7 @@ pub fn chunk(bytes: &[u8]) -> String {
     assert_eq!(events.len(), header.events as usize);
     assert_eq!(read_header(&sealed).expect("it was just decoded").events, header.events);
     let mut encoder = Encoder::new(header.resolution_ns).expect("memory for zstd");
-    // Ticks that no encoder writes wrap: such times need not lie on the grid.
+    // Ticks that no encoder writes wrap around, so such times need not be multiples of the resolution.
     let grid = u64::from(header.resolution_ns);
     for event in &mut events {
         event.time_ns -= event.time_ns % grid;
@@ -55,8 +56,8 @@ fn reseal(chunk: &mut [u8]) {
     chunk[header_bytes - 4..header_bytes].copy_from_slice(&header.to_le_bytes());
 }
 
-/// What a stream carries besides chunks. The first byte selects the message: 0 a session, 2 to 7 an item of that kind,
-/// 16 added a compressed one. What is read stays the same when it is written and read again.
+/// The messages of a stream besides chunks. The first byte selects the message: 0 a session, 2 to 7 an item of that
+/// kind, 16 added a compressed one. A parsed message stays the same when it is written and parsed again.
 pub fn item(bytes: &[u8]) -> String {
     let Some((&first, payload)) = bytes.split_first() else { return "empty".into() };
     if first & 15 == 0 {
@@ -100,7 +101,7 @@ pub fn item(bytes: &[u8]) -> String {
     kind.as_str_name().into()
 }
 
-/// What a stream begins with.
+/// The first message of a stream.
 fn session(payload: &[u8]) -> String {
     let wire = match v1::SessionInfo::decode(payload) {
         Ok(wire) => wire,
@@ -117,7 +118,7 @@ fn session(payload: &[u8]) -> String {
     }
 }
 
-/// A memory snapshot, packed or plain: what is read can be iterated.
+/// A memory snapshot, packed or plain: a snapshot that is read can be iterated.
 pub fn snapshot(bytes: &[u8]) -> String {
     match memctl_snapshot::load_from(bytes, HELD_BYTES_MAX, &mut |_| {}) {
         Ok(recording) => {
@@ -153,7 +154,7 @@ pub fn condition(bytes: &[u8]) -> String {
             assert!(!asks.contains("NaN") && !asks.contains("inf"), "{text:?} is a limit that nothing keeps: {asks}");
             asks
         }
-        // (Without its blanks, the quotation does not match the input.)
+        // The quotation has no blanks and so does not match the input.
         Err(error) => error.rsplit('`').next().unwrap_or_default().to_owned(),
     }
 }

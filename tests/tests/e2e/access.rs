@@ -30,12 +30,12 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Status};
 
 const TENANTS: [&str; 2] = ["team-a", "team-b"];
-/// In both tenants.
+/// The job in both tenants.
 const JOB: &str = "shared";
 
 type Asking = InterceptedService<Channel, Credentials>;
 
-/// The whole answer: the messages' bytes, and the status that it ended with.
+/// The whole response: the bytes of its messages, and its final status.
 async fn call(asking: &Asking, path: &str, request: Vec<u8>) -> (Vec<u8>, Code, String) {
     let mut client = tonic::client::Grpc::new(asking.clone()).max_decoding_message_size(64 << 20);
     client.ready().await.unwrap();
@@ -64,7 +64,7 @@ fn holds(bytes: &[u8], text: &str) -> bool {
 
 // --- what there is ------------------------------------------------------------------------------
 
-/// Makes a token on a store that no daemon has open; gives its text.
+/// Makes a token on a store that no daemon has open; returns its text.
 fn token(data_dir: &Path, name: &str, role: &str, tenant: &str, more: &[&str]) -> String {
     let mut command = memctl();
     command.args(["token", "create", name, "--role", role, "--tenant", tenant, "-o", "json", "--data-dir"]);
@@ -88,12 +88,12 @@ async fn asking(daemon: &DaemonProcess, token: &str) -> Asking {
     InterceptedService::new(channel(daemon).await, with(token))
 }
 
-/// What only this tenant's job holds.
+/// Text that only this tenant's job contains.
 fn marker(tenant: &str) -> String {
     format!("marker_of_{}", tenant.replace('-', "_"))
 }
 
-/// Records a job that leaks, so that there is something of everything: a finding, an alert, a stack.
+/// Records a job that leaks, so that all kinds of data exist: a finding, an alert, a stack.
 fn record(url: &str, tenant: &str, token: &str) {
     let mut session = jobs::session(JOB, 0);
     session.host = Some(marker(tenant));
@@ -158,7 +158,7 @@ fn request(path: &str, silence: &str, token: &str) -> Vec<u8> {
     }
 }
 
-/// Every call that the daemon's descriptors name.
+/// All calls in the daemon's descriptors.
 fn calls() -> BTreeSet<String> {
     let mut calls = BTreeSet::new();
     for file in prost_types::FileDescriptorSet::decode(memctl_proto::FILE_DESCRIPTOR_SET).unwrap().file {
@@ -192,7 +192,7 @@ async fn every_role_calls_what_it_may_and_sees_its_own_tenant_alone() {
         let (url, token) = (daemon.url.clone(), of(Role::Agent, tenant));
         tokio::task::spawn_blocking(move || record(&url, tenant, &token)).await.unwrap();
     }
-    // Each tenant has a silence whose text only that tenant may read, and whose id the other one guesses.
+    // Each tenant has a silence whose text only that tenant may read. The other tenant guesses its id.
     let mut silences = Vec::new();
     for tenant in TENANTS {
         let silence = v1::Silence { job: "none".into(), comment: marker(tenant), ..Default::default() };
@@ -228,14 +228,14 @@ async fn every_role_calls_what_it_may_and_sees_its_own_tenant_alone() {
             let (bytes, code, words) = call(&asking, "/memctl.v1.Page/Ask", question).await;
             let may = need("/memctl.v1.Page/Ask").expect("a row").roles().contains(role);
             assert_eq!(code == Code::PermissionDenied, !may, "{} {tenant} {view}: {code:?} {words}", role.name());
-            // (Some views require the name of one of several processes, and say so.)
+            // Some views require the name of one of several processes, and report this.
             let told = if view.contains("..") { [Code::NotFound; 2] } else { [Code::Ok, Code::InvalidArgument] };
             assert!(!may || told.contains(&code), "{} {tenant} {view}: {code:?} {words}", role.name());
             assert!(!holds(&bytes, &foreign) && !words.contains(&foreign), "{} of {tenant} reads {view}", role.name());
         }
     }
     assert!(answered >= 2 * 20, "{answered} answers held what they should");
-    // The attempts on the other tenant's things left them intact.
+    // The attempts have not changed the other tenant's objects.
     for (tenant, silence) in TENANTS.iter().zip(&silences) {
         let asking = asking(&daemon, &of(Role::Admin, tenant)).await;
         let (bytes, ..) = call(&asking, "/memctl.v1.Alerts/ListSilences", Vec::new()).await;
@@ -254,7 +254,7 @@ async fn every_role_calls_what_it_may_and_sees_its_own_tenant_alone() {
     let b = asking(&daemon, &of(Role::Reader, TENANTS[1])).await;
     let (bytes, code, _) = call(&b, "/memctl.v1.Query/GetJob", request("/GetJob", "", "")).await;
     assert!(code == Code::Ok && holds(&bytes, &marker(TENANTS[1])));
-    // Tokens exist by now: without one only health is answered.
+    // Tokens exist now, so without a token only health responds.
     let nobody = InterceptedService::new(channel(&daemon).await, Credentials::default());
     for path in calls() {
         let (bytes, code, words) = call(&nobody, &path, request(&path, "", "")).await;
@@ -339,11 +339,11 @@ async fn nobody_takes_over_or_ends_the_session_of_another_agent() {
             other => panic!("{what}: {other:?}"),
         }
     }
-    // The victim's stream never noticed.
+    // The victim's stream is not affected.
     stream.send(Packed::marks(&[], 100).numbered(2)).await;
     stream.until_durable(2).await;
     drop(stream);
-    // No other caller can continue it after it has ended; the agent itself can.
+    // After it has ended, no other caller can continue it, but the agent can.
     for (what, session, secret) in &wrong {
         let (_, heard) = open(&daemon, session, secret).await;
         assert!(matches!(heard, Heard::Refused(_)), "{what}: {heard:?}");
@@ -454,7 +454,7 @@ async fn a_token_is_exchanged_under_load_and_no_event_is_lost() {
     };
     wait("events are stored", async || streams().await.1 > 10_000).await;
     for (number, next) in tokens.iter().enumerate().skip(1) {
-        // The old token is revoked before the new one exists: for a while nothing is accepted.
+        // The old token is revoked before the new one exists: for a while no token is accepted.
         let old = name(number - 1);
         let revoke = ["token", "revoke", &old, "-q", "--tenant", "team-a", "--daemon", &daemon.url, "--token-file"];
         run(memctl().args(revoke).arg(&admin));
@@ -499,7 +499,7 @@ fn what_a_daemon_and_an_agent_keep_is_theirs_alone() {
             let path = entry.unwrap().path();
             assert_eq!(mode(&path) & 0o077, 0, "{} is {:o}", path.display(), mode(&path));
             if !wide {
-                // As an earlier version left it.
+                // The mode that an earlier version used.
                 std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
             }
         }
@@ -533,7 +533,7 @@ fn the_first_token_is_an_admins_and_an_import_without_the_right_fails_at_once() 
         std::fs::write(&file, secret).unwrap();
         file
     };
-    // Without tokens every caller is let in. The first one ends that, so it must be able to make others.
+    // Without tokens every caller is admitted. The first token ends that, so it must be able to create others.
     let agents = create("nodes", "agent", None);
     assert_eq!(agents.status.code(), Some(5), "{agents:?}");
     assert!(memctl_tests::stderr(&agents).contains("the first token must have the role admin"), "{agents:?}");
@@ -557,7 +557,7 @@ fn the_first_token_is_an_admins_and_an_import_without_the_right_fails_at_once() 
         assert_eq!(refused.status.code(), Some(6), "{refused:?}");
         let said = memctl_tests::stderr(&refused);
         assert!(said.contains(words) && !said.contains("could not be removed"), "{said}");
-        // (It used to try for a minute.)
+        // An earlier version retried for a minute.
         assert!(began.elapsed() < std::time::Duration::from_secs(30), "{said}");
     }
     let args = ["token", "create", "some", "--role", "agent", "--jobs", "train-*", "-q", "--daemon", &daemon.url];

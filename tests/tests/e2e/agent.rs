@@ -56,7 +56,7 @@ async fn a_drop_is_counted_and_a_snapshot_makes_everything_exact_again() {
         let kept = agent.stack(&[Frame { function: "keep".into(), file: "train.py".into(), line: 3 }]);
         let mut recorder = agent.recorder(DeviceIndex(0)).unwrap();
         agent.epoch_begin(0);
-        // Faster than a ring of 64 can be emptied: some are dropped, however threads are scheduled.
+        // The events come faster than a ring of 64 can be emptied, so some are dropped under any thread schedule.
         let mut addr = 1 << 30;
         while !recorder.snapshot_wanted() {
             for _ in 0..10_000 {
@@ -132,7 +132,7 @@ fn a_daemon_that_comes_late_gets_everything() {
         let produced: Vec<_> = Producer::new(1).take(300_000).collect();
         stored::assert_same(&stored[0].events, &produced);
     });
-    // Its open connection would make the daemon wait.
+    // The daemon would wait for its open connection.
     drop(runtime);
     assert_eq!(daemon.terminate(), 0);
     assert_eq!(std::fs::read_dir(spool.path()).unwrap().count(), 0, "a delivered spool leaves nothing behind");
@@ -189,7 +189,7 @@ fn without_daemon_and_spool_a_deadline_ends_it_and_everything_is_counted() {
         Agent::start(AgentConfig { ring_events: 1 << 16, memory_bytes_max: 4 << 10, ..config("nobody", nobody) })
             .unwrap();
     let mut recorder = agent.recorder(DeviceIndex(0)).unwrap();
-    // More than outbox and ring hold: the newest are dropped, the producer is never held up.
+    // More events than outbox and ring hold: the newest are dropped, and the producer never waits.
     let got_in = Producer::new(4).take(500_000).filter(|event| recorder.event(event)).count() as u64;
     drop(recorder);
     let outcome = agent.stop(None, Duration::from_millis(20));
@@ -223,8 +223,8 @@ fn a_refused_session_does_not_hold_the_trainer_up() {
         agent.stop(None, PATIENCE)
     };
     assert!(record(10).delivered);
-    // The same session again, from another process that knows nothing of the first, and with many more items: either
-    // the agent sees that they are not its own, or the daemon says that the session has ended.
+    // The same session again, from another process without the state of the first, and with many more items. Either the
+    // agent detects that the items are not its own, or the daemon reports that the session has ended.
     let outcome = record(600_000);
     assert!(!outcome.delivered);
     assert!(outcome.refused.is_some(), "{outcome:?}");
@@ -249,7 +249,7 @@ fn a_mark_behind_drops_does_not_pass_for_exact() {
     let agent = Agent::start(small).unwrap();
     let mut recorder = agent.recorder(DeviceIndex(0)).unwrap();
     agent.epoch_begin(0);
-    // Until the very last event before the mark is one that was dropped: its hole has no record to travel on.
+    // Until the last event before the mark is a dropped one, so that no later record can report the gap.
     let mut addr = 1 << 30;
     while recorder.alloc(addr, 512, 0, StackId::NONE) {
         addr += 512;
@@ -274,7 +274,7 @@ fn a_stop_ends_a_worker_that_waits_for_room() {
     let nobody = Daemon::Address(format!("http://127.0.0.1:{}", free_port()).into());
     let agent = Agent::start(AgentConfig { memory_bytes_max: 1 << 10, ..config("blocked", nobody) }).unwrap();
     let mut recorder = agent.recorder(DeviceIndex(0)).unwrap();
-    // As long as the ring is emptied the worker is not blocked; a ring that stays full means that it is.
+    // While the ring is emptied, the worker is not blocked; a ring that stays full shows that it is.
     let mut refused_in_a_row = 0;
     for event in Producer::new(4) {
         refused_in_a_row = if recorder.event(&event) { 0 } else { refused_in_a_row + 1 };

@@ -74,7 +74,7 @@ fn webhook(name: &str, url: &str) -> String {
     format!("[[receiver]]\nname = \"{name}\"\ntype = \"webhook\"\nurl = \"{url}/hook\"\ntimeout = \"5s\"\n")
 }
 
-/// So that a test does not wait as long as people may.
+/// Shorter intervals than in production, so that tests need not wait.
 fn fast() -> Pace {
     Pace { attempts: 4, pauses: Backoff { first: Duration::from_millis(10), most: Duration::from_millis(40) } }
 }
@@ -83,7 +83,7 @@ fn start(store: Arc<dyn Store>, text: &str) -> Alerting {
     Alerting::start(store, rules(text), fast(), Notifying::Always)
 }
 
-/// A request as it is after authentication.
+/// A request in its state after authentication.
 fn asked<T>(message: T) -> tonic::Request<T> {
     let mut request = tonic::Request::new(message);
     request.extensions_mut().insert(memctl_daemon::access::Caller::owner("a test", "here"));
@@ -130,11 +130,11 @@ async fn the_real_alertmanager_hears_of_an_alert_and_of_its_end() {
     );
     assert_eq!(annotations["ranks"], "all (0-3)");
     until("it was passed on", || behind.told().contains(&("firing".into(), "MemoryLeak".into(), "vit".into()))).await;
-    // It is sent again before it would end by itself.
+    // The alert is sent again before it would expire.
     let ends = |alert: &serde_json::Value| alert["endsAt"].as_str().unwrap().to_owned();
     let first = ends(&alert);
     until("it was sent again", || alertmanager.active().first().is_some_and(|alert| ends(alert) > first)).await;
-    // The same leak gets worse: one alert of the new severity, none of the old.
+    // The leak gets worse: there is one alert of the new severity and none of the old.
     let worse = Finding { severity: Severity::Critical, ..leak(hostile) };
     alerting.alerts.observe(&job("vit", Some(JobState::Running), now), &[worse], now_ns());
     until("it is critical and nothing else", || {
@@ -142,7 +142,7 @@ async fn the_real_alertmanager_hears_of_an_alert_and_of_its_end() {
         active.len() == 1 && active[0]["labels"]["severity"] == "critical"
     })
     .await;
-    // The fixed script ran under the same name.
+    // The fixed script has run under the same name.
     alerting.alerts.observe(&job("vit", Some(JobState::Finished), now_ns()), &[], now_ns());
     until("Alertmanager holds nothing", || alertmanager.active().is_empty()).await;
     until("its end was passed on", || behind.told().contains(&("resolved".into(), "MemoryLeak".into(), "vit".into())))
@@ -151,7 +151,7 @@ async fn the_real_alertmanager_hears_of_an_alert_and_of_its_end() {
     alerting.finish().await;
 }
 
-/// What a restart must not change, on a store that is opened again.
+/// The state that a restart must not change, on a store that is opened again.
 async fn survives_a_restart<F: Future<Output = Arc<dyn Store>>>(open: impl Fn() -> F) {
     let receiver = Receiver::start(|_| Reply::Status(200));
     let text = webhook("hook", &receiver.url);
@@ -172,7 +172,7 @@ async fn survives_a_restart<F: Future<Output = Arc<dyn Store>>>(open: impl Fn() 
     let after = listed(&alerting).await;
     assert_eq!(after.alerts[0].fired_at, before.alerts[0].fired_at);
     assert_eq!(after.alerts[0].receivers[0].told, Some(Phase::Firing));
-    // Judged again, as a daemon does at its start: it is the same alert. One more is silenced.
+    // The job is judged again, as at a daemon's start, and yields the same alert. Another alert is silenced.
     alerting.alerts.observe(&job("vit", Some(JobState::Finished), began), &[leak("keep")], now_ns());
     alerting.alerts.observe(&job("quiet-1", Some(JobState::Running), began), &[leak("keep")], now_ns());
     alerting.alerts.observe(&job("gpt", Some(JobState::Running), began), &[leak("keep")], now_ns());
@@ -248,7 +248,7 @@ async fn two_daemons_on_one_database_tell_once() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_fails_is_tried_again_and_delays_no_other() {
     let shaky = Receiver::start(|number| Reply::Status(if number < 2 { 500 } else { 200 }));
-    // A free port would soon be that of another test's server; nothing listens on this one.
+    // A free port could soon be used by another test's server; no server listens on this one.
     let dead = "http://127.0.0.1:1".to_owned();
     let mute = Receiver::start(|_| Reply::Silence);
     let stubborn = Receiver::start(|_| Reply::Status(403));
@@ -288,7 +288,7 @@ async fn what_fails_is_tried_again_and_delays_no_other() {
     assert!(error("mute").contains("did not answer within 1 s"), "{:?}", of("mute"));
     assert!(error("stubborn").contains("HTTP 403") && error("stubborn").contains("what it says"));
     assert_eq!((of("good").told, of("shaky").told), (Some(Phase::Firing), Some(Phase::Firing)));
-    // As often as they may be, and what will not change by itself once.
+    // Temporary failures are attempted the full number of times, a permanent failure only once.
     assert_eq!((mute.received().len(), stubborn.received().len()), (4, 1));
     let request = good.received().remove(0);
     assert!(request.path == "/hook" && request.headers.to_lowercase().contains("x-token: t"), "{request:?}");

@@ -1,4 +1,4 @@
-//! Alerts about jobs that were imported: raised where the rules say so, however long ago the recording ended.
+//! Alerts about jobs that were imported: raised if the rules allow it, even if the recording ended long ago.
 
 use memctl_tests::daemon::{DaemonProcess, free_port};
 use memctl_tests::http::until;

@@ -1,4 +1,4 @@
-//! Bad input: the exit code of the contract, a message with the problem and its remedy, and nothing stored.
+//! Bad input: the exit code is that of the contract, the message has the problem and its remedy, and nothing is stored.
 //!
 //! Every refusal is made against a store that already holds a job, and the list of jobs is the same afterwards.
 
@@ -53,7 +53,7 @@ impl Scene {
         run_json(self.command("jobs").args(["-o", "json"]))
     }
 
-    /// Runs a command that must be refused and must change nothing; returns its message.
+    /// Runs a command, and asserts that it is refused and changes nothing.
     fn refused(&self, command: &mut Command, code: i32, words: &[&str]) -> String {
         let before = self.jobs();
         let output = command.output().unwrap();
@@ -68,7 +68,7 @@ impl Scene {
         said
     }
 
-    /// An import of these files under a new name is refused.
+    /// Asserts that an import of these files under a new name is refused.
     fn refused_files(&self, files: &[&Path], words: &[&str]) {
         self.refused(self.import("new").args(files), BAD_INPUT, words);
         let query = self.command("query").args(["--job", "new"]).output().unwrap();
@@ -87,7 +87,7 @@ fn plain(rank: u32) -> Vec<u8> {
 #[test]
 fn files_that_are_no_pickle() {
     let scene = Scene::new();
-    // A xorshift that never yields a pickle's first byte: what is random must not pass for one by accident.
+    // A xorshift that never yields a pickle's first byte, so that random data is never taken for a pickle.
     let mut state = 7_u64;
     let random: Vec<u8> = std::iter::repeat_with(|| {
         state ^= state << 13;
@@ -172,7 +172,7 @@ fn code_in_a_pickle_is_never_executed() {
     for (name, code) in calls {
         let alone = scene.file(&format!("{name}.pickle"), &[b"\x80\x04".as_slice(), &code, b"."].concat());
         scene.refused_files(&[&alone], &[name, "contains code", "never executes"]);
-        // The same as the only event of an otherwise good snapshot.
+        // The same call as the only event of an otherwise valid snapshot.
         let within = [b"\x80\x04}".as_slice(), &text("device_traces"), b"](](", &code, b"ees."].concat();
         let within = scene.file(&format!("in_{name}.pickle"), &within);
         scene.refused_files(&[&within], &[name, "contains code", "never executes"]);
@@ -217,7 +217,7 @@ fn a_job_that_exists() {
     };
     assert_eq!((rank("0"), rank("1")), (1.into(), 0.into()));
 
-    // A replacement that turns out to be bad replaces nothing.
+    // An invalid replacement replaces nothing.
     let whole = plain(2);
     let bad = scene.file("rank2.pickle", &whole[..whole.len() - 1]);
     scene.refused(scene.import("kept").arg("--replace").arg(&bad), BAD_INPUT, &["rank2.pickle", "truncated"]);

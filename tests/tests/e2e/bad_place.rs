@@ -1,5 +1,5 @@
-//! Unusable stores and daemons: the exit code of the contract, a message with the problem and its remedy, and old data
-//! unchanged.
+//! Unusable stores and daemons: the exit code is that of the contract, the message has the problem and its remedy, and
+//! old data is unchanged.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -30,7 +30,7 @@ fn jobs(data_dir: &Path) -> Command {
     command
 }
 
-/// The question and the import on this folder are refused with these words.
+/// Asserts that queries, an import and a daemon on this folder are refused with these words.
 fn refused(data_dir: &Path, words: &[&str]) {
     for command in [&mut jobs(data_dir), import(data_dir, "new").arg(recorded(1)), &mut daemon(data_dir, free_port())] {
         let output = command.output().unwrap();
@@ -109,7 +109,7 @@ async fn a_database_of_a_newer_version() {
     let mut connection = SqliteConnection::connect(&url).await.unwrap();
     assert_eq!(sqlx::query(NEWER_SQLITE).execute(&mut connection).await.unwrap().rows_affected(), 1);
     refused(folder.path(), &["memctl.db", "version 99", "newer memctl", "another data folder"]);
-    // The newer one can go on: nothing was changed.
+    // The newer version can continue, because nothing was changed.
     sqlx::query("DELETE FROM memctl_migration WHERE version = 99").execute(&mut connection).await.unwrap();
     connection.close().await.unwrap();
     assert_eq!(run_json(&mut jobs(folder.path())), before);
@@ -153,7 +153,7 @@ fn a_daemon_that_is_not_there() {
 
 #[test]
 fn something_else_than_a_daemon() {
-    // Takes connections and never says a word of HTTP/2; the kernel's backlog accepts for it.
+    // A listener that never sends HTTP/2; the kernel's backlog accepts its connections.
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let answering = std::thread::spawn(move || {
@@ -186,7 +186,7 @@ fn an_address_in_use() {
 fn two_daemons_on_one_file() {
     let folder = tempfile::tempdir().unwrap();
     let first = DaemonProcess::sqlite(folder.path(), free_port());
-    // A second writer is refused and learns which process has it; questions are answered beside it.
+    // A second writer is refused with the id of the process that has the store; queries are answered meanwhile.
     for command in [import(folder.path(), "new").arg(recorded(1)), &mut daemon(folder.path(), free_port())] {
         let output = command.output().unwrap();
         assert_said(&output, &["memctl.db", "in use", "process ", &first.url, "--daemon"], &format!("{command:?}"));
@@ -194,15 +194,15 @@ fn two_daemons_on_one_file() {
     assert_eq!(run_json(&mut jobs(folder.path()))["jobs"].as_array().unwrap().len(), 0);
     run(memctl().args(["import", "-q", "--job", "kept", "--daemon", &first.url]).arg(recorded(1)));
     assert_eq!(first.terminate(), 0);
-    // The lock went with the process.
+    // The lock ended with the process.
     assert_eq!(run_json(&mut jobs(folder.path()))["jobs"][0]["id"], "kept");
 
-    // Also with one that was killed.
+    // The lock also ends with a killed process.
     DaemonProcess::sqlite(folder.path(), free_port()).kill();
     assert_eq!(run_json(&mut jobs(folder.path()))["jobs"][0]["id"], "kept");
 }
 
-/// Runs memctl where no file may grow beyond `kib` KiB: like a full disk, for any user and on any file system.
+/// Runs memctl with a file-size limit of `kib` KiB, which acts like a full disk for any user and on any file system.
 fn limited(kib: u64, command: &Command) -> Output {
     let mut shell = Command::new("bash");
     shell
@@ -217,7 +217,7 @@ fn limited(kib: u64, command: &Command) -> Output {
             None => shell.env_remove(name),
         };
     }
-    // The store's own words are wanted as well.
+    // The store's own messages are needed as well.
     shell.env("MEMCTL_LOG", "warn").output().unwrap()
 }
 
@@ -233,7 +233,7 @@ fn a_disk_that_is_full() {
     let (before, sums) = (run_json(&mut jobs(data_dir)), levels(data_dir));
     let kib = std::fs::metadata(data_dir.join("memctl.db")).unwrap().len() / 1024;
 
-    // Room for a query, none for a job of four ranks.
+    // There is room for a query, but not for a job of four ranks.
     let mut command = import(data_dir, "new");
     command.arg(memctl_tests::recordings::folder("gpt_clean"));
     let output = limited(kib + 16, &command);
@@ -243,7 +243,7 @@ fn a_disk_that_is_full() {
     assert_said(&output, &[&place, "full", "space"], "a full disk");
 
     assert_eq!(levels(data_dir), sums, "what was there is as it was");
-    // What could not be taken back without room is taken back with it.
+    // Data that could not be removed without room can be removed now.
     if run_json(&mut jobs(data_dir)) != before {
         assert!(said.contains("memctl delete --job RUN"), "{said}");
         run(memctl().args(["delete", "-y", "--job", "new", "--data-dir"]).arg(data_dir));
@@ -260,7 +260,7 @@ fn a_check_whose_reader_has_left_ends_quietly() {
     let mut command = daemon(folder.path(), free_port());
     let output = command.arg("--check").stdout(writer).stderr(std::process::Stdio::piped()).output().unwrap();
     assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(0), ""));
-    // A closed standard error changes no exit code either.
+    // A closed standard error does not change the exit code.
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
     let output = jobs(&folder.path().join("none")).stderr(writer).output().unwrap();
@@ -272,7 +272,7 @@ fn a_check_whose_reader_has_left_ends_quietly() {
     assert_eq!(command.stderr(writer).output().unwrap().status.code(), Some(7));
 }
 
-/// `memctl` as a user who may not write everywhere: root's rights would hide what is tested.
+/// `memctl` as an unprivileged user, because root's rights would hide the tested errors.
 fn powerless(program: &Path) -> Command {
     use std::os::unix::process::CommandExt as _;
     let mut command = Command::new(program);

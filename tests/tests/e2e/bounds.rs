@@ -1,4 +1,4 @@
-//! What a request may cost the daemon: a job of many devices and many sites, requested all at once.
+//! The daemon's cost of a request about a job of many devices and many sites, also for many requests at once.
 
 use std::time::{Duration, Instant};
 
@@ -15,9 +15,9 @@ use memctl_tests::raw::Stream;
 use memctl_tests::stored::job;
 use tonic::transport::{Channel, Endpoint};
 
-/// The daemon stays below this for any request.
+/// The daemon's memory stays below this for any request.
 const PEAK_MAX: u64 = 512 << 20;
-/// Points of all devices of an answer together.
+/// Points of all devices in a response.
 const POINTS_MAX: usize = 32_768;
 
 /// Live blocks from many stacks, one after the other: `count` of them from number `first`.
@@ -49,7 +49,7 @@ fn chunk(first: u64, events: &[Event]) -> Packed {
     Packed::chunk(encoder.finish(&ChunkMeta { device: DeviceIndex(0), first_event: first, rollup }).unwrap().into())
 }
 
-/// A session whose every block has a stack of its own.
+/// Stores a session in which every block has its own stack.
 async fn store(channel: Channel, job: &str, rank: u32, blocks: u64) {
     let mut id = [7; 16];
     id[..4].copy_from_slice(&rank.to_le_bytes());
@@ -108,7 +108,7 @@ async fn questions_about_many_devices_have_a_budget() {
         let further = rank["further"]["live_bytes"].as_u64().expect("some are left out");
         assert_eq!(shown + further, 2_000 * 512, "what is left out is reported");
     }
-    // Many at once wait for each other, and are answered.
+    // Many concurrent requests wait for each other, and all get a response.
     let asked: Vec<_> = (0..12)
         .map(|number| {
             let at = at(if number % 2 == 0 { "timeline?points=10000" } else { "sites?at=peak" });
@@ -140,7 +140,7 @@ async fn more_sites_than_are_counted_separately_are_answered_and_hold_up_nobody(
     assert!(rank.merged, "the answer says that not all are counted separately");
     let shown: u64 = rank.sites.iter().map(|site| site.live_bytes).sum();
     assert_eq!(shown + rank.further.map_or(0, |further| further.live_bytes), BLOCKS * 512);
-    // Clients that disconnect end their replays, so the daemon ends at once.
+    // The replays of disconnected clients stop, so the daemon ends at once.
     let asking: Vec<_> = (0..6).map(|_| tokio::spawn(asked())).collect();
     let (pid, before) = (daemon.pid(), cpu_ticks(daemon.pid()));
     until("a replay is under way", || cpu_ticks(pid) > before + 2).await;

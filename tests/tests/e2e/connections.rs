@@ -1,5 +1,5 @@
-//! Clients that take connections, descriptors and memory and give nothing: honest agents are served meanwhile, the
-//! daemon's memory stays bounded, and it ends when asked to, with true messages.
+//! Clients that occupy connections, descriptors and memory: honest agents are served meanwhile, the daemon's memory
+//! stays bounded, and it ends on request, with true messages.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -47,23 +47,23 @@ fn half_open_connections_and_half_messages_are_bounded_and_hold_up_nobody() {
             })
         })
         .collect();
-    // While they come …
+    // Honest jobs work while the attackers connect …
     honest(&daemon.url, "meanwhile");
     let (taken, held): (Vec<usize>, Vec<Http2>) = holders.into_iter().map(|holder| holder.join().unwrap()).unzip();
     let taken: usize = taken.iter().sum();
     let budget = memctl_daemon::listen::RECEIVING_BYTES;
     assert!(taken > 5 * budget, "only {} MiB were sent", taken >> 20);
-    // … and while they stay.
+    // … and while they stay connected.
     honest(&daemon.url, "afterwards");
     let grown = daemon.peak_bytes() - peak_before;
-    // Buffered data, what the allocator keeps of it, and what honest jobs need.
+    // The growth includes buffered data, memory that the allocator retains, and the need of honest jobs.
     assert!(grown < 4 * budget as u64, "{} MiB more", grown >> 20);
     println!("{} MiB were sent, the peak grew by {} MiB", taken >> 20, grown >> 20);
     drop((silent, held));
     assert_eq!(daemon.terminate(), 0);
 }
 
-/// Answers that are made and not read would stay in the daemon's memory for as long as their connection.
+/// Without this limit, unread responses would stay in the daemon's memory as long as their connection.
 #[test]
 fn a_connection_that_takes_nothing_of_its_answers_ends() {
     use prost::Message as _;
@@ -78,11 +78,11 @@ fn a_connection_that_takes_nothing_of_its_answers_ends() {
         let id = connection.call("/memctl.v1.Query/GetReport").unwrap();
         connection.ask(id, &asked).unwrap();
     }
-    // It answers pings meanwhile, and is alive in every other way.
+    // The client answers pings meanwhile, and is alive in every other way.
     while connection.hear().is_ok() {
         assert!(began.elapsed() < STALLED_MAX * 3, "it is still there: {:?}", connection.answered());
     }
-    // (One tenant has half of the eight slots for answers; the other four questions wait.)
+    // One tenant has half of the eight response slots; the other four queries wait.
     assert_eq!(connection.answered(), (4, 0), "answers were ready and nothing of them was taken");
     assert!(began.elapsed() >= STALLED_MAX, "it had {:?}", began.elapsed());
     // A client that is slow but reads is not affected.
@@ -98,7 +98,7 @@ fn a_connection_that_takes_nothing_of_its_answers_ends() {
     assert_eq!(daemon.terminate(), 0);
 }
 
-/// This program itself needs a descriptor for each of its connections.
+/// Raises this program's limit, because it needs a descriptor for each of its connections.
 fn raise_limit() {
     let raised = Command::new("prlimit").args(["--nofile=4096:", "--pid", &std::process::id().to_string()]).status();
     assert!(raised.unwrap().success(), "1,000 connections need as many descriptors");
@@ -120,7 +120,7 @@ fn until_said(said: &mut impl std::io::BufRead, words: &str) -> String {
     line
 }
 
-/// Beyond a bound no client sees only a closed connection: commands and agents learn which bound it is.
+/// Beyond a limit, clients do not just see a closed connection: commands and agents get the name of the limit.
 #[tokio::test(flavor = "multi_thread")]
 async fn who_comes_beyond_a_bound_hears_which_one_and_what_to_do() {
     use memctl_tests::certificates::Authority;
@@ -146,7 +146,7 @@ async fn who_comes_beyond_a_bound_hears_which_one_and_what_to_do() {
             tls: memctl_agent::reach::Tls { ca: encrypted.then(|| authority.file.clone()), ..Default::default() },
             service: None,
         };
-        // As many as there may be, and something is asked on each: none of them makes room.
+        // All allowed connections are open and used by requests, so none of them makes room.
         let mut holding = Vec::new();
         for _ in 0..3 {
             let channel = address.connect(|endpoint| endpoint).await.unwrap();
@@ -203,13 +203,13 @@ fn when_descriptors_run_out_it_waits_says_so_once_and_recovers() {
     let before = run(Command::new("prlimit")
         .args(["--nofile", "--raw", "--noheadings", "--output=SOFT", "--pid"])
         .arg(daemon.pid().to_string()));
-    // Fewer than it has: every accept fails.
+    // The limit is lower than the number of open descriptors, so every accept fails.
     limit("--nofile=8:");
     let waiting: Vec<TcpStream> = (0..50).map(|_| TcpStream::connect(&address).unwrap()).collect();
     until_said(&mut said, "out of file descriptors");
-    // It is still short, and logs nothing more: its next line says that it is over.
+    // Descriptors are still short, but nothing more is logged: the next line reports the end of the shortage.
     limit(&format!("--nofile={}:", before.trim()));
-    // The store had no descriptor either: questions are refused until it was asked again, once a second.
+    // The store had no descriptor either. Queries are refused until the store is checked again, once a second.
     let begun = std::time::Instant::now();
     while !memctl().args(["jobs", "--daemon", &daemon.url]).output().unwrap().status.success() {
         assert!(begun.elapsed() < std::time::Duration::from_secs(20), "it does not recover");
@@ -218,7 +218,7 @@ fn when_descriptors_run_out_it_waits_says_so_once_and_recovers() {
     honest(&daemon.url, "after");
     let over = until_said(&mut said, "connections are accepted again");
     let failed: u64 = over.split("failed=").nth(1).and_then(|rest| rest.trim().parse().ok()).unwrap();
-    // A pause of 100 ms at least between two: a daemon that spins fails thousands of times.
+    // There is a pause of at least 100 ms between two failures; a busy loop would fail thousands of times.
     assert!((1..200).contains(&failed), "{over}");
     drop(waiting);
     drain(said);
@@ -230,14 +230,14 @@ fn is_closed(mut stream: &TcpStream) -> bool {
     loop {
         match stream.read(&mut [0; 64]) {
             Ok(0) => return true,
-            // The daemon's first words: what matters is what comes behind them.
+            // The daemon's first bytes; only the rest of the stream matters.
             Ok(_) => {}
             Err(error) => return error.kind() != std::io::ErrorKind::WouldBlock,
         }
     }
 }
 
-/// A full pipe would stop the daemon.
+/// Reads the pipe to its end, because a full pipe would block the daemon.
 fn drain(mut said: impl std::io::Read + Send + 'static) {
     std::thread::spawn(move || std::io::copy(&mut said, &mut std::io::sink()));
 }
@@ -276,7 +276,7 @@ fn who_does_not_go_does_not_keep_the_daemon() {
     assert_eq!(code, 0, "{said}");
     assert!(said.contains("connections that did not close were ended"), "{said}");
     assert!(said.contains("drained and closed"), "{said}");
-    // Everything was stored, and no line of the log says otherwise.
+    // Everything was stored, and the log reports no error.
     assert!(!said.contains("ERROR") && !said.contains("did not finish") && !said.contains("still writing"), "{said}");
     drop((silent, begun, half, deaf));
 }

@@ -1,5 +1,5 @@
-//! A store of a real daemon copied, restored elsewhere, checked and read where nothing can be written: by the command line,
-//! while four ranks stream.
+//! A real daemon's store is backed up, restored elsewhere, checked, and read from a read-only place, by the command
+//! line, while four ranks stream.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ fn stream(rank: u32, agent: Agent, stop: &AtomicBool) -> (memctl_agent::Outcome,
     let mut recorder = agent.recorder(DeviceIndex(0)).expect("the recorder");
     let mut events = Producer::new(u64::from(rank) + 7);
     let mut pushed = 0;
-    // Relaxed: it only has to be seen some time.
+    // Relaxed: it only has to become visible at some time.
     while !stop.load(Ordering::Relaxed) {
         for event in events.by_ref().take(500) {
             recorder.event_waiting(&event).expect("the agent runs");
@@ -84,7 +84,7 @@ fn a_backup_under_load_is_whole_and_the_stream_loses_nothing() {
     };
     wait_for(5);
     run(memctl().args(["backup", &place("backup.db"), "--data-dir", &place("live")]));
-    // Beside the daemon, too.
+    // The check also works while the daemon runs.
     let checked = run_json(memctl().args(["check", "--deep", "-o", "json", "--data-dir", &place("live")]));
     assert_eq!(checked["problems_found"], 0, "{checked}");
     wait_for(acknowledged() + 5);
@@ -110,7 +110,7 @@ fn a_backup_under_load_is_whole_and_the_stream_loses_nothing() {
     assert!(!known.as_array().unwrap().is_empty());
     assert_eq!(findings("gpt_val_graph_leak", &["--data-dir", &place("restored")]), known);
 
-    // A second time into the same place, and over the same file.
+    // A second restore into the same place and a second backup to the same file are refused.
     for words in [
         ["restore", &place("backup.db"), "--data-dir", &place("restored")],
         ["backup", &place("backup.db"), "--data-dir", &place("live")],
@@ -187,7 +187,7 @@ fn a_check_ends_with_1_when_something_is_wrong() {
     assert!(page.contains("found     no problem"), "{page}");
     let compacted = memctl().args(["check", "--deep", "--compact", "--data-dir", &data]).output().unwrap();
     assert!(compacted.status.success() && stderr(&compacted).contains("compacted from"), "{}", stderr(&compacted));
-    // A bit of an item: behind the magic number of what zstd packed.
+    // Flips a bit of an item, after the magic number of its zstd data.
     let file = Path::new(&data).join("memctl.db");
     let whole = std::fs::read(&file).unwrap();
     let packed: Vec<usize> =

@@ -1,7 +1,7 @@
-//! The agent's example `cuda_trainer`, a cudarc program, against a real daemon: what is stored is what it allocated.
+//! The agent's example `cuda_trainer`, a cudarc program, against a real daemon: the stored events are its allocations.
 //!
-//! It runs where `MEMCTL_FAKE_GPU` names the `run` of a fake GPU (`tests/fakegpu/setup none` prints it): genuine
-//! cudarc, genuine memory calls, no kernels. Without it the tests say that they were skipped, and pass.
+//! It runs only if `MEMCTL_FAKE_GPU` names the `run` of a fake GPU (`tests/fakegpu/setup none` prints it): genuine
+//! cudarc, genuine memory calls, no kernels. Without it the tests report that they were skipped, and pass.
 
 use std::path::PathBuf;
 use std::process::{Command, Output};
@@ -76,7 +76,7 @@ impl Asked {
     }
 }
 
-/// What the program does, by its source: actions and sizes in order.
+/// The program's actions and sizes in order, by its source.
 fn expected(leak: bool) -> Vec<(Action, u64)> {
     let mut all = vec![(Action::Alloc, 8)];
     let free = |size| [(Action::FreeRequested, size), (Action::FreeCompleted, size)];
@@ -150,7 +150,7 @@ fn growth_and_sites_name_file_and_line_of_the_call() {
         assert_eq!((&rank["gpu_name"], &rank["framework"]), (&"Fake GPU".into(), &"cudarc".into()));
         assert!(rank["gpu_uuid"].as_str().is_some_and(|uuid| uuid.starts_with("GPU-") && uuid.len() == 40));
         for (epoch, end) in rank["epoch_ends"].as_array().unwrap().iter().enumerate() {
-            // Two floats of the model take a block of 512 bytes.
+            // Two floats of the model take a block of 512 bytes each time the size is rounded up.
             assert_eq!(end["allocated_bytes"].as_u64(), Some(512 + kept * (epoch as u64 + 1)), "{job} epoch {epoch}");
             assert_eq!(end["exact"], true);
         }
@@ -170,7 +170,7 @@ fn growth_and_sites_name_file_and_line_of_the_call() {
 fn an_allocation_that_fails_is_recorded_and_passed_on() {
     let Some(fake_gpu) = fake_gpu() else { return };
     let asked = Asked::new();
-    // Room for two of the four buffers that are kept.
+    // The device has room for two of the four kept buffers.
     let output = asked.train(&fake_gpu, "short", &["--leak"], "3");
     assert!(!output.status.success(), "memory was to run out: {}", stdout(&output));
     assert!(stderr(&output).contains("CUDA_ERROR_OUT_OF_MEMORY"), "{}", stderr(&output));

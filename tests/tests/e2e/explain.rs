@@ -11,7 +11,7 @@ use memctl_tests::{memctl, run, run_json};
 use serde_json::Value;
 use tonic::transport::Channel;
 
-/// A daemon on a store of its own that has every recording.
+/// A daemon on a separate store with all recordings.
 struct Imported {
     daemon: DaemonProcess,
     _folder: tempfile::TempDir,
@@ -51,7 +51,7 @@ fn fragmentation_is_found_where_it_is_and_nowhere_else() {
     }
 }
 
-/// The bytes add up, and what is reserved at most is what the training loop read.
+/// Asserts that the bytes add up, and that the peak of reserved memory equals the training loop's.
 fn check_sums(name: &str, rank: usize, report: &Value) {
     let bytes = |key: &str| report[key].as_u64().unwrap_or_else(|| panic!("{name}: {key}"));
     let free = bytes("empty_segment_bytes") + bytes("stranded_bytes");
@@ -102,7 +102,7 @@ fn out_of_memory_is_explained_with_its_arithmetic() {
         let bytes = |key: &str| failed[key].as_u64().unwrap_or_else(|| panic!("{key} of rank {rank}"));
         assert_eq!(failed["cause"], "fragmentation");
         assert_eq!((bytes("asked_bytes"), failed["site"]["line"].as_u64()), (1 << 30, Some(95)));
-        // What the loop read right behind the failure.
+        // The values that the loop read directly after the failure.
         assert_eq!(bytes("reserved_bytes"), truth["reserved"].as_u64().unwrap());
         assert_eq!(bytes("allocated_bytes"), truth["allocated"].as_u64().unwrap());
         assert_eq!(bytes("free_in_cache_bytes"), bytes("reserved_bytes") - bytes("allocated_bytes"));
@@ -130,7 +130,7 @@ async fn the_ledger_sums_and_knows_what_most_of_it_is_for() {
                 let rank = &listed.rank;
                 let classes: u64 = rank.classes.iter().map(|class| class.live_bytes).sum();
                 assert_eq!(classes, rank.allocated_bytes, "{name} {moment:?}");
-                // Recordings say nothing of the device, and the ledger does not invent it.
+                // Recordings have no data of the device, and the ledger does not invent it.
                 assert_eq!((rank.device_used_bytes, rank.unexplained_bytes, rank.context_bytes), (None, None, None));
                 check_blocks(&listed);
                 check_truth(name, moment, rank);

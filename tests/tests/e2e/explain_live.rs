@@ -1,5 +1,5 @@
-//! What explains memory, for jobs that ran under an agent: a failed request behind a flush, a neighbour, churn, a death
-//! outside the allocator, and a ledger that sums to what the device says.
+//! Explanations of memory for jobs under an agent: a failed request after a flush, a neighbour, churn, a death outside
+//! the allocator, and a ledger that sums to the device's figure.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,7 +39,7 @@ fn selection(job: &str) -> Selection {
     Selection { job: job.into(), ..Selection::default() }
 }
 
-/// A daemon in this process on a store that the test can ask itself.
+/// A daemon in this process on a store that the test can read directly.
 async fn embedded() -> (Arc<dyn Store>, Embedded) {
     let store: Arc<dyn Store> = Arc::new(SqliteStore::in_memory().await.unwrap());
     let daemon = Embedded::start(store.clone()).await.unwrap();
@@ -65,7 +65,7 @@ fn of_kind(found: &[Finding], kind: FindingKind) -> &Finding {
     found.iter().find(|finding| finding.kind == kind).unwrap_or_else(|| panic!("no {kind:?} in {found:#?}"))
 }
 
-/// 400 MiB live, 200 MiB cached; 324 MiB of the device belong to another process. 600 MiB do not fit.
+/// 400 MiB live, 200 MiB cached; 324 MiB of the device belong to another process. A request of 600 MiB does not fit.
 fn crowded(agent: &Agent, recorder: &mut Recorder, stack: StackId) {
     agent.epoch_begin(0);
     agent.step_begin(0);
@@ -84,7 +84,7 @@ fn crowded(agent: &Agent, recorder: &mut Recorder, stack: StackId) {
     agent.sample(sample);
     agent.step_end(0);
     agent.step_begin(1);
-    // What the allocator does before it gives up.
+    // The allocator does this before it gives up.
     recorder.segment_free(2 << 40, 200 * MIB, 0);
     recorder.out_of_memory(600 * MIB, 300 * MIB, stack);
 }
@@ -120,7 +120,7 @@ async fn a_failed_request_is_seen_as_it_was_before_the_flush_and_a_neighbour_is_
     assert_eq!(rank.others_bytes, Some(324 * MIB));
     let parts = rank.allocated_bytes + rank.cached_bytes + rank.context_bytes.unwrap() + rank.others_bytes.unwrap();
     assert_eq!(parts as i64 + rank.unexplained_bytes.unwrap(), rank.device_used_bytes.unwrap() as i64);
-    // The recording ends at a keyframe, behind which no event shows the time.
+    // The recording ends at a keyframe, after which no event has a time.
     let request =
         LedgerRequest { selection: Some(selection("crowded")), moment: Some(Moment::End(true)), blocks: false };
     let ledger = QueryClient::new(daemon.channel()).get_ledger(request).await.unwrap();
@@ -139,7 +139,7 @@ fn churning(agent: &Agent, recorder: &mut Recorder, stack: StackId) {
         recorder.alloc(1 << 40, 100 * MIB, 0, stack);
         recorder.free(1 << 40, 100 * MIB, 0);
         recorder.segment_free(1 << 40, 100 * MIB, 0);
-        // Marks and events carry the time: the next step has to begin at a later one.
+        // Marks and events have times, so the next step must begin at a later time.
         let now = memctl_agent::now_ns();
         while memctl_agent::now_ns() < now + 2_000 {
             std::hint::spin_loop();
@@ -200,7 +200,7 @@ async fn reported(daemon: &Embedded, job: &str) -> Report {
 }
 
 fn wait_a_little() {
-    // Marks and events carry the time: what follows has to happen at a later one.
+    // Marks and events have times, so the following ones must occur at a later time.
     let now = memctl_agent::now_ns();
     while memctl_agent::now_ns() < now + 2_000 {
         std::hint::spin_loop();
@@ -288,7 +288,8 @@ async fn a_killed_rank_is_one_finding_with_its_step_and_the_others_follow() {
     daemon.stop().await.unwrap();
 }
 
-/// Measured before the allocator took what it holds at the end; the process is gone before it is measured again.
+/// The device is measured before the allocator reserves its final memory, and the process ends before the next
+/// measurement.
 fn outgrown(agent: &Agent, recorder: &mut Recorder, stack: StackId) {
     agent.epoch_begin(0);
     let sample = Sample {

@@ -1,8 +1,10 @@
-//! Faults of the network, the disk, the database, memory, the clock and single processes, one a test, in the middle of a stream.
+//! Faults of the network, the disk, the database, memory, the clock and single processes, one per test, in the middle
+//! of a stream.
 //!
-//! Guarantees checked in each: the fault happened (it is counted where it happens), the stream goes on afterwards by itself, and
-//! everything is stored once, as it was produced. Deaths are in `kill_any.rs` and `kill_daemon.rs`, hostile clients in
-//! `hostile.rs` and `wire.rs`, full and read-only disks in the daemon's `store_sqlite.rs` and in `bad_place.rs`.
+//! Guarantees checked in each: the fault happened (it is counted where it happens), the stream continues by itself
+//! afterwards, and every produced event is stored exactly once. Deaths are in `kill_any.rs` and `kill_daemon.rs`,
+//! hostile clients in `hostile.rs` and `wire.rs`, full and read-only disks in the daemon's `store_sqlite.rs` and in
+//! `bad_place.rs`.
 
 use std::path::Path;
 use std::process::Command;
@@ -21,7 +23,7 @@ use tonic::transport::Endpoint;
 const EIO: i64 = 5;
 const ENOSPC: i64 = 28;
 
-/// A daemon behind a network that misbehaves.
+/// Runs a daemon behind a faulty network.
 fn behind_a_proxy(fault: impl FnOnce(&Proxy, &Streaming)) {
     let folder = tempfile::tempdir().unwrap();
     let port = free_port();
@@ -73,7 +75,7 @@ fn acknowledgements_that_never_arrive() {
         proxy.set(Network::AnswersLost);
         until("answers vanish", || proxy.lost_bytes() > 0);
         let known = stream.stored();
-        // What the daemon has stored is more than the agent knows of; the broken connection ends it.
+        // The daemon may store more events than the agent knows, until the broken connection ends the stream.
         std::thread::park_timeout(Duration::from_millis(200));
         assert_eq!(stream.stored(), known, "no acknowledgement arrives");
         proxy.cut();
@@ -89,7 +91,7 @@ fn a_link_that_is_slow() {
     });
 }
 
-/// A daemon on a machine that misbehaves.
+/// Runs a daemon on a faulty machine.
 fn on_a_machine(flags: &[&str], fault: impl FnOnce(&Machine, &Streaming, &DaemonProcess)) {
     let (folder, machine) = (tempfile::tempdir().unwrap(), Machine::new());
     let mut command = memctl();
@@ -136,7 +138,7 @@ fn disturbed(machine: &Machine, fault: Fault, errno: i64) {
 
 #[test]
 fn a_clock_that_jumps_ahead_and_back() {
-    // A year and more: every job is older than it may become.
+    // The clock jumps by more than a year, so every job exceeds its maximum age.
     on_a_machine(&["--retain-age", "30d"], |machine, stream, _| {
         for offset in [400 * 86_400, 0, -3_600, 0] {
             machine.order(Fault::WrongClock, offset);
@@ -159,7 +161,7 @@ fn a_daemon_that_is_frozen() {
     });
 }
 
-/// A daemon that is out of memory dies of it; what it had acknowledged is there, and the next one goes on.
+/// A daemon that is out of memory dies; its acknowledged data is stored, and the next daemon continues.
 #[test]
 fn a_daemon_without_memory() {
     let folder = tempfile::tempdir().unwrap();
@@ -168,7 +170,8 @@ fn a_daemon_without_memory() {
     let url = daemon.url.clone();
     let stream = Streaming::start("near", &url);
     stream.goes_on();
-    // Of memory that it may write to: what an item takes is refused from now on, what a decompressor needs to begin is not.
+    // Limits the data segment, so that from now on the memory for an item is refused, but not the memory with which a
+    // decompressor begins.
     let limit = format!("--data={}", data_bytes(daemon.pid()) + (16 << 20));
     let pid = daemon.pid().to_string();
     assert!(Command::new("prlimit").args(["--pid", &pid, &limit]).status().unwrap().success());
@@ -182,7 +185,7 @@ fn a_daemon_without_memory() {
     assert_eq!(daemon.terminate(), 0);
 }
 
-/// An item that takes 60 MiB while it is looked at.
+/// Sends an item that takes 60 MiB while it is checked.
 async fn needs_much_memory(url: &str) {
     let payload = zstd::bulk::compress(&vec![0; 60 << 20], 3).unwrap();
     let item = Packed { kind: ItemKind::Samples, payload: payload.into(), unpacked_bytes: 60 << 20 };
@@ -192,7 +195,7 @@ async fn needs_much_memory(url: &str) {
     assert!(stream.hear().await.is_none(), "the daemon is gone before it answers");
 }
 
-/// A Postgres that does not answer, and one that is away and comes back.
+/// A Postgres that does not respond, and one that is down and comes back.
 #[test]
 fn a_database_that_is_frozen_and_then_away() {
     let folder = tempfile::Builder::new().prefix("memctl-faults").tempdir_in("/tmp").unwrap();
@@ -214,7 +217,7 @@ fn a_database_that_is_frozen_and_then_away() {
     assert_eq!(stream.stored(), known, "nothing can be stored");
     assert_eq!(postgres::start(folder.path()), store);
     stream.goes_on();
-    // (The daemon refuses questions until it has looked at its store again.)
+    // The daemon refuses queries until it has checked its store again.
     until("questions are answered", || {
         memctl().args(["jobs", "--daemon", &daemon.url]).output().unwrap().status.success()
     });
@@ -227,7 +230,7 @@ fn signal(pid: u32, name: &str) {
     assert!(Command::new("kill").args([name, &pid.to_string()]).status().unwrap().success(), "kill {name} {pid}");
 }
 
-/// The state of a process, as its `stat` has it.
+/// The state of a process, from its `stat` file.
 fn state(pid: u32) -> Option<char> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit(") ").next()?.chars().next()

@@ -1,5 +1,5 @@
-//! `memctl fit` through real binaries: a model recorded at batch 4 and 8, forecast at larger ones and compared with what these
-//! really held; from one recording; with changes; and two recordings that are not of one training.
+//! `memctl fit` through real binaries: a model recorded at batch 4 and 8, forecast at larger ones and compared with
+//! their real memory; forecasts from one recording; forecasts with changes; and two recordings of different trainings.
 
 use std::path::{Path, PathBuf};
 
@@ -47,7 +47,7 @@ fn a_training_recorded_at_two_batches_is_forecast_at_others() {
     }
 }
 
-/// What a run of GPT-2 at a batch held at most, reserved and allocated, of a file of rows.
+/// The peak reserved and allocated bytes of a GPT-2 run at a batch size, from a file of rows.
 fn truth(file: &str, batch: u64) -> (u64, u64) {
     let rows = std::fs::read_to_string(data().join(file)).unwrap();
     let mut rows = rows.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
@@ -109,8 +109,8 @@ fn one_recording_is_forecast_and_changed() {
     }
 }
 
-/// One set of figures: what the replay without a change comes to is what the peak, the measures and `what-if` have; a request
-/// that failed and memory that grows are named.
+/// Figures agree: the replay without a change, the peak, the measures and `what-if` have the same values. A failed
+/// request and growing memory are named.
 #[test]
 fn figures_agree_with_what_if_and_growth_is_named() {
     let store = tempfile::tempdir().unwrap();

@@ -1,20 +1,20 @@
 //! Every fuzz target over its corpus (`tests/fuzz/corpus`) and a fixed number of mutations of it.
 //!
-//! Guarantees: the same inputs on every run, and no clock. An input that breaks a promise, or takes more memory than any may,
-//! fails the test and stays in the corpus. `MEMCTL_FUZZ=INPUTS` or `MEMCTL_FUZZ=INPUTS:SEED` looks further: as many inputs of
-//! each target, from another seed. An input that ends the process (a stack that overflows) is named by libFuzzer:
-//! `cargo +nightly fuzz run --fuzz-dir tests/fuzz TARGET`.
+//! Guarantees: the same inputs on every run, and no clock. An input that breaks a guarantee, or exceeds the memory
+//! limit, fails the test and stays in the corpus. `MEMCTL_FUZZ=INPUTS` or `MEMCTL_FUZZ=INPUTS:SEED` runs more: this
+//! many inputs of each target, from another seed. An input that ends the process (a stack that overflows) is named by
+//! libFuzzer: `cargo +nightly fuzz run --fuzz-dir tests/fuzz TARGET`.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 use memctl_tests::fuzz::{INPUT_BYTES_MAX, TARGETS, Target, corpus, drive, target};
 
-/// The most that one input may allocate at once: the decoders' own limits, and some room.
+/// The most that one input may allocate at once: the decoders' own limits, plus a reserve.
 const MEMORY_MAX: isize = 160 << 20;
 const SEED: u64 = 1;
 
-/// The machine's allocator, which knows how many bytes of a thread are live and how many there were at most.
+/// The system allocator with a count of each thread's live bytes and their peak.
 struct Counting;
 
 thread_local! {
@@ -22,7 +22,7 @@ thread_local! {
     static MOST: Cell<isize> = const { Cell::new(0) };
 }
 
-// SAFETY: all calls go to the machine's allocator as they come.
+// SAFETY: all calls are forwarded unchanged to the system allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         taken(layout.size());
@@ -68,7 +68,7 @@ fn wanted(target: &Target) -> (u64, u64) {
     (number(inputs), number(seed))
 }
 
-/// Runs a target; it must have at least this many distinct outcomes, or its corpus does not reach the inside.
+/// Runs a target; it must have at least this many distinct outcomes, or its corpus does not reach the inner code.
 fn fuzzed(name: &str, outcomes_min: usize) {
     let target = target(name);
     let (inputs, seed) = wanted(&target);
@@ -137,7 +137,7 @@ fn snapshots() {
     fuzzed("snapshot", 20);
 }
 
-/// Seeds that are refused lead nowhere.
+/// Refused seeds would not reach new code.
 #[test]
 fn every_target_takes_a_seed_and_its_corpus_is_small() {
     for target in TARGETS {

@@ -1,7 +1,7 @@
-//! Golden command lines: what people and scripts see, in `cli/*.trycmd` and `cli/*.toml`.
+//! Golden command lines: the output for people and scripts, in `cli/*.trycmd` and `cli/*.toml`.
 //!
-//! `TRYCMD=overwrite cargo test -p memctl-tests --test e2e golden::` regenerates them. `[..]` stands for what a better
-//! codec or another release may change.
+//! `TRYCMD=overwrite cargo test -p memctl-tests --test e2e golden::` regenerates them. `[..]` replaces text that
+//! another codec or release may change.
 
 use memctl_tests::daemon::{DaemonProcess, free_port};
 use memctl_tests::recordings::folder;
@@ -25,7 +25,7 @@ fn golden_command_lines() {
         .env("TZ", "UTC")
         .case(concat!(env!("CARGO_MANIFEST_DIR"), "/cli/*.trycmd"))
         .case(concat!(env!("CARGO_MANIFEST_DIR"), "/cli/*.toml"));
-    // Both must outlive them.
+    // Both must outlive the cases.
     cases.run();
     drop((daemon, store));
 }

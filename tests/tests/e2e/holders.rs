@@ -1,5 +1,5 @@
 //! `memctl holders` from the command line into a training process and back: real daemon, real agent, real launcher; the
-//! training process is the test's own, and so is what it answers.
+//! test supplies the training process and its responses.
 
 use std::os::unix::net::UnixListener;
 use std::path::Path;
@@ -25,7 +25,7 @@ use memctl_tests::{jobs, memctl, run, run_json, stderr, stdout};
 use serde_json::Value;
 use tonic::transport::Endpoint;
 
-/// A live session of a job, and how its agent is set.
+/// A live session of a job, and the settings of its agent.
 fn config(url: &str, job: &str) -> AgentConfig {
     let config = AgentConfig::new(jobs::session(job, 0), Daemon::Address(url.into()));
     AgentConfig { linger: Some(Duration::from_millis(5)), ..config }
@@ -37,7 +37,7 @@ fn holders(url: &str, job: &str, more: &[&str]) -> Command {
     command
 }
 
-/// Answers as the Python package would.
+/// Answers like the Python package.
 fn honest(trainer: &mut Trainer, asked: &Asked) {
     trainer.answer(asked.ask, &list_holds(asked));
 }
@@ -51,7 +51,7 @@ fn json(output: &Output) -> Value {
     serde_json::from_str(&stdout(output)).expect("JSON")
 }
 
-/// Waits until the daemon has found what grows.
+/// Waits until the daemon has found the growth.
 fn until_found(url: &str, job: &str) {
     until("the growth is found", || {
         let mut leaks = memctl();
@@ -86,7 +86,7 @@ fn a_running_process_says_what_holds_its_tensors() {
     assert_eq!((&answer["took_seconds"], &answer["budget_seconds"]), (&0.081_25.into(), &0.1.into()));
     assert_eq!(answer["holders"][0]["chain"][1], "global `KEPT`");
 
-    // Another budget, and a site that is named in every way; what gives its blocks back has none.
+    // Another budget, and a site named in every form. A site that frees its blocks has no holder.
     for site in ["keep", "train.py:17", "/home/me/train.py:17", "keep (train.py:17)"] {
         let mut command =
             holders(&daemon.url, "held", &["--rank", "0", "--site", site, "--budget", "2s", "-o", "json"]);
@@ -116,7 +116,7 @@ fn a_running_process_says_what_holds_its_tensors() {
     let csv = stdout(&trainer.meanwhile(&mut holders(&daemon.url, "held", &["-o", "csv"]), honest));
     assert!(csv.starts_with("rank,kind,sentence,chain,blocks,bytes,tensors,process\n0,list,"), "{csv}");
 
-    // The questions above and who asked them are in the audit log.
+    // The audit log has the requests above and their callers.
     let audit = run_json(memctl().args(["audit", "-o", "json", "--daemon", &daemon.url]));
     let entries = audit["entries"].as_array().expect("entries");
     let asked: Vec<_> = entries.iter().filter(|entry| entry["action"] == "FindHolders").collect();
@@ -154,7 +154,7 @@ fn what_stands_in_the_way_is_said() {
     let freed = trainer.meanwhile(&mut holders(url, "well", &["--site", "forward"]), honest);
     assert!(stderr(&freed).contains("has been freed") || freed.status.success(), "{freed:?}");
 
-    // A process that forbids it, in both ways.
+    // Processes that forbid searches, in both ways.
     for (job, mut forbids) in [
         ("forbids", Trainer::forbidding(config(url, "forbids"))),
         ("not-allowed", Trainer::start(AgentConfig { holders: false, ..config(url, "not-allowed") })),
@@ -174,7 +174,7 @@ fn what_stands_in_the_way_is_said() {
     refused(&mut trainer, "rust", &[], "does not run any more");
     trainer.end();
 
-    // A store that this command opens itself: no session streams to it.
+    // A store that the command opens itself, to which no session streams.
     assert_eq!(daemon.terminate(), 0);
     let mut alone = memctl();
     let output = alone.args(["holders", "--job", "well", "--data-dir"]).arg(folder.path()).output().unwrap();
@@ -193,7 +193,7 @@ fn a_daemon_that_forbids_it_asks_nobody() {
     let output = trainer.meanwhile(&mut holders(&daemon.url, "held", &[]), nobody);
     assert!(stderr(&output).contains("this daemon's configuration forbids"), "{}", stderr(&output));
     trainer.end();
-    // The command has it in its environment, and so have all its children.
+    // The variable is in the environment of the command and of all its children.
     let data = tempfile::tempdir().unwrap();
     let mut launched = memctl();
     launched.args(["run", "-q", "--no-holders", "--data-dir"]).arg(data.path());
@@ -258,7 +258,7 @@ fn a_trainer_that_answers_badly_harms_nobody() {
     };
     let output = ask(&mut trainer, &|trainer, asked| trainer.answer(asked.ask, &more(asked)));
     assert!(stderr(&output).contains("refused: blocks found: "), "{}", stderr(&output));
-    // Of other asks, and twice: the answer to the ask counts, once.
+    // Responses to other requests, and duplicates: only the first response to the request counts.
     for _ in 0..2 {
         let output = ask(&mut trainer, &|trainer, asked| {
             trainer.answer(asked.ask.wrapping_add(1), "<html>");
@@ -267,14 +267,14 @@ fn a_trainer_that_answers_badly_harms_nobody() {
         });
         assert!(json(&output)["found_blocks"].as_u64() >= Some(64));
     }
-    // Its events are all there: what it said went beside them.
+    // All its events are stored; the responses did not displace them.
     trainer.end();
     let report = run_json(memctl().args(["query", "--job", "odd", "-o", "json", "--daemon", &daemon.url]));
     assert_eq!(report["completeness"]["exact"], true, "{}", report["completeness"]);
     assert_eq!(daemon.terminate(), 0);
 }
 
-/// What an agent says that is not ours.
+/// Responses of a foreign agent.
 async fn raw_agent(url: &str, job: u8, search: HolderSearch, answer: impl Fn(u64) -> Vec<v1::HoldersAnswer>) -> Output {
     let session = SessionInfo { job: format!("raw-{job}"), ..raw::session(job) };
     let hello = v1::Hello { holders: search as i32, ..raw::hello(&session) };
@@ -323,7 +323,7 @@ async fn an_agent_that_answers_badly_harms_nobody_and_an_old_one_is_not_asked() 
     assert!(stderr(&much).contains("its agent's answer is refused: blocks asked about"), "{}", stderr(&much));
     let nothing = raw_agent(url, 4, HolderSearch::Ready, |id| vec![v1::HoldersAnswer { id, body: None }]).await;
     assert!(stderr(&nothing).contains("answered nothing"), "{}", stderr(&nothing));
-    // What would unfold to a hundred megabytes ends the stream before it is decoded.
+    // A message that would decode to a hundred megabytes ends the stream before it is decoded.
     let bomb = v1::HoldersFound { holders: vec![v1::TensorHolder::default(); 1 << 20], ..v1::HoldersFound::default() };
     let ended = raw_agent(url, 5, HolderSearch::Ready, |id| vec![of(id, bomb.clone())]).await;
     assert!(stderr(&ended).contains("its connection broke, before it answered"), "{}", stderr(&ended));

@@ -15,7 +15,7 @@ use memctl_tests::trainer::Trainer;
 use memctl_tests::{jobs, memctl, run, run_json};
 use serde_json::Value;
 
-/// A live session of a job whose agent permits such searches, and which has run long enough for one.
+/// A live session of a job whose agent permits such searches and whose process has run long enough.
 fn config(url: &str, job: &str, rank: u32) -> AgentConfig {
     let mut session = jobs::session(job, rank);
     session.started_ns -= 3_600_000_000_000;
@@ -29,7 +29,7 @@ fn of(url: &str, verb: &str, job: &str, more: &[&str]) -> Command {
     command
 }
 
-/// As the Python package would answer: a list holds all that is kept.
+/// Answers like the Python package: a list holds all kept blocks.
 fn honest(trainer: &mut Trainer, asked: &Asked) {
     let (blocks, tensors) = (asked.blocks.len(), trainer.kept().len());
     let bytes: u64 = asked.blocks.iter().map(|block| block.1).sum();
@@ -61,7 +61,7 @@ fn leak(
         let output = trainer.meanwhile(&mut of(url, "leaks", job, &["-o", "json"]), &mut answer);
         let report: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
         told = report["findings"][0].clone();
-        // (How near the end is, and so whether it is critical, goes by how fast the machine trains.)
+        // The severity depends on the time to out of memory, and so on the machine's speed.
         ["warning", "critical"].map(Value::from).contains(&told["severity"]) && done(&told)
     });
     told
@@ -106,7 +106,7 @@ fn growth_is_asked_about_and_once_more_when_it_has_gone_on() {
     let sentence = holders["sentence"].as_str().unwrap();
     assert!(sentence.contains(" by list `KEPT` of module `__main__`, "), "{sentence}");
 
-    // A quarter more lives: whether the list is what grew.
+    // After a quarter more growth, a second search shows whether the list has grown.
     let told =
         leak(&mut trainer, &url, "held", &mut answers, |finding| finding["holders"]["holders"][0]["pace"].is_object());
     assert_eq!(asks, 2);
@@ -118,7 +118,7 @@ fn growth_is_asked_about_and_once_more_when_it_has_gone_on() {
     let sentence = holders["sentence"].as_str().unwrap();
     assert!(sentence.starts_with(&format!("Held in epoch {epoch} by list ")), "{sentence}");
 
-    // Every page has it, the alert too; the training goes on and is not asked again.
+    // Every page and the alert have the holders; the training continues and is not searched again.
     let pages: [(&str, &[&str]); 4] = [("diagnose", &[]), ("leaks", &[]), ("query", &[]), ("report", &["--markdown"])];
     for (verb, more) in pages {
         let page = words(&trainer.meanwhile(&mut of(&url, verb, "held", more), not_again));
@@ -133,7 +133,7 @@ fn growth_is_asked_about_and_once_more_when_it_has_gone_on() {
         String::from_utf8_lossy(&output.stdout).contains(" by list `KEPT`")
     });
 
-    // A person asks again: the list was counted in two epochs.
+    // A user requests another search: the list was counted in two epochs.
     let mut by_hand = 0;
     trainer.meanwhile(&mut of(&url, "holders", "held", &[]), |trainer, asked| {
         by_hand += 1;
@@ -151,7 +151,7 @@ fn growth_is_asked_about_and_once_more_when_it_has_gone_on() {
     let sentence = told["holders"]["sentence"].as_str().unwrap();
     assert!(sentence.contains(&format!(" in epoch {since})")), "{sentence}");
 
-    // A daemon that starts again neither forgets it nor asks again.
+    // A restarted daemon keeps the result and does not search again.
     assert_eq!(daemon.terminate(), 0);
     let daemon = DaemonProcess::sqlite(folder.path(), port);
     for _ in 0..8 {
@@ -174,14 +174,14 @@ fn who_did_not_allow_it_is_not_asked_unasked() {
         let told = leak(&mut trainer, url, "plain", not_again, |_| true);
         assert_eq!(told["holders"], Value::Null);
     }
-    // It is said how to ask.
+    // The page names the command for a search.
     let page = words(&trainer.meanwhile(&mut of(url, "diagnose", "plain", &[]), not_again));
     assert!(page.contains("memctl holders --job plain"), "{page}");
     trainer.end();
     let page = words(&of(url, "diagnose", "plain", &[]).output().unwrap());
     assert!(!page.contains("memctl holders"), "{page}");
 
-    // Nor by a daemon that forbids it, however much the process allows.
+    // A daemon that forbids searches does not search either, even if the process permits it.
     let forbidding = tempfile::tempdir().unwrap();
     let strict = forbids(forbidding.path());
     let mut trainer = Trainer::start(config(&strict.url, "allowed", 0));
@@ -206,7 +206,7 @@ fn of_several_ranks_the_first_is_asked_and_what_it_does_not_say_is_told() {
     let url = daemon.url.as_str();
     let mut ranks = [0, 1].map(|rank| Trainer::start(config(url, "both", rank)));
     let [first, second] = &mut ranks;
-    // Both grow before anything is judged.
+    // Both sites grow before the first analysis.
     for _ in 0..64 {
         assert_eq!((first.step(true), second.step(true)), (None, None));
     }
@@ -234,9 +234,9 @@ fn of_several_ranks_the_first_is_asked_and_what_it_does_not_say_is_told() {
             has_holders(finding)
         },
     );
-    // (The next look may ask again before this one is answered.)
+    // The next analysis may request another search before this one is answered.
     assert!((1..=5).contains(&asked_first), "{asked_first}");
-    // Its budget ended the search: it is asked four times more, and then left alone.
+    // The budget ended the search: it is repeated four times, then no more.
     until("it was asked five times", || {
         first.meanwhile(&mut of(url, "leaks", "both", &[]), |trainer, asked| {
             asked_first += 1;
@@ -260,7 +260,7 @@ fn of_several_ranks_the_first_is_asked_and_what_it_does_not_say_is_told() {
         leak(second, url, "both", |_, asked| panic!("rank 1 is asked: {asked:?}"), |_| true);
     }
 
-    // One that fails, by itself.
+    // A process whose search fails.
     let mut failing = Trainer::start(config(url, "fails", 0));
     failing.keeps();
     let fails = |trainer: &mut Trainer, asked: &Asked| trainer.answer(asked.ask, r#"{"fault": "MemoryError: none"}"#);

@@ -1,4 +1,5 @@
-//! Hostile clients of a real daemon: what they send is refused, the daemon's memory stays bounded, and honest jobs go on.
+//! Hostile clients of a real daemon: their messages are refused, the daemon's memory stays bounded, and honest jobs
+//! continue.
 
 use memctl_answers::alerts::Answers;
 use memctl_answers::wire::from_wire;
@@ -24,7 +25,7 @@ use tonic::{Code, Request};
 
 /// Streams that attack at the same time.
 const ATTACKERS: u8 = 8;
-/// Sessions of a million stacks: each costs the judge ten seconds of an unoptimised build, because it names every site.
+/// Sessions of a million stacks: in an unoptimised build each costs the judge ten seconds, because it names every site.
 const DEEP_SESSIONS: u8 = 2;
 /// The daemon's memory stays below this, for any input.
 const PEAK_BYTES: u64 = 768 << 20;
@@ -37,14 +38,14 @@ fn attacker(id: u8) -> SessionInfo {
     SessionInfo { rank: u32::from(id), ..session(id) }
 }
 
-/// A few hundred bytes that are this once they are decompressed.
+/// A payload of a few hundred bytes that decompresses to `plain`.
 fn packed(kind: ItemKind, plain: &[u8]) -> Packed {
     let payload = zstd::bulk::compress(plain, 19).unwrap();
     assert!(payload.len() < 10_000, "{} bytes", payload.len());
     Packed { kind, payload: payload.into(), unpacked_bytes: plain.len() as u32 }
 }
 
-/// An honest job of one rank, recorded and asked about.
+/// Records and queries an honest job of one rank.
 async fn honest(daemon: &DaemonProcess, name: &'static str) {
     let url = daemon.url.clone();
     let recorded = move || {
@@ -88,10 +89,10 @@ async fn items_that_unfold_to_gigabytes_cost_nothing() {
 async fn a_hello_of_millions_of_labels_is_refused_before_it_is_decoded() {
     let folder = tempfile::tempdir().unwrap();
     let daemon = DaemonProcess::sqlite(folder.path(), free_port());
-    // Seven megabytes, and two hundred once they are decoded.
+    // A message of seven megabytes that decodes to two hundred.
     let mut large = hello(&attacker(1));
     large.session.as_mut().unwrap().labels = vec![Label::default(); 7 << 19];
-    // (Made once: an unoptimised build takes seconds for it, and a hello has to come in time.)
+    // The message is made once, because an unoptimised build takes seconds for it and a hello must arrive in time.
     let bytes = AgentMessage { body: Some(agent_message::Body::Hello(large)) }.encode_to_vec();
     let mut answers = Vec::new();
     for _ in 0..ATTACKERS {
@@ -132,13 +133,13 @@ async fn stacks_that_share_their_frames_are_kept_once() {
     batch.stack_new.resize(SESSION_STACKS_MAX, 0);
     let item = Packed::stacks(&batch);
     assert!(item.payload.len() < 10_000, "{} bytes", item.payload.len());
-    // A million stacks a session, each of 512 frames: unfolded they would be gigabytes that the judge keeps.
+    // A million stacks per session, each of 512 frames. Fully expanded, the judge would keep gigabytes.
     for id in 1..=DEEP_SESSIONS {
         let (mut stream, _) = Stream::welcome(channel(&daemon).await, &attacker(id)).await;
         stream.send(item.clone().numbered(1)).await;
         stream.until_durable(1).await;
     }
-    // It is asked about, so that the judge has read all of it.
+    // The job is queried, so that the judge has read all of it.
     let report = stored::report(channel(&daemon).await, "wire").await;
     assert_eq!(report.ranks.len(), usize::from(DEEP_SESSIONS));
     assert!(daemon.peak_bytes() < PEAK_BYTES, "{} MiB", daemon.peak_bytes() >> 20);
@@ -146,7 +147,7 @@ async fn stacks_that_share_their_frames_are_kept_once() {
     assert_eq!(daemon.terminate(), 0);
 }
 
-/// Names of nothing take memory as well, and two bytes each on the wire.
+/// Unused names take memory as well, and only two bytes each on the wire.
 #[tokio::test(flavor = "multi_thread")]
 async fn names_that_nobody_uses_are_kept_within_bounds() {
     let folder = tempfile::tempdir().unwrap();
@@ -187,7 +188,7 @@ fn tables_of_all_devices(stacks: u32, step: u64) -> Vec<SiteTable> {
     (0..DEVICES_MAX).map(table).collect()
 }
 
-/// Every row of a table is a place that the judge remembers, and a thousand of them are a few bytes.
+/// The judge stores a site for every row of a table, and a thousand rows take only a few bytes on the wire.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_job_that_is_too_large_to_be_judged_is_told_of_and_the_others_are_judged() {
     let folder = tempfile::tempdir().unwrap();

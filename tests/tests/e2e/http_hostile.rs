@@ -56,7 +56,7 @@ fn what_is_no_question_is_refused_and_costs_nothing() {
         ] {
             assert!(matches!(port.send(head.as_bytes()), Err(_) | Ok(Answer { status: 414 | 431, .. })));
         }
-        // A body that is announced is not waited for.
+        // The daemon does not wait for an announced body.
         let announced = "POST /metrics HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000000000\r\n\r\nx";
         let mut pipe = port.connect();
         pipe.write_all(announced.as_bytes()).unwrap();
@@ -70,7 +70,7 @@ fn what_is_no_question_is_refused_and_costs_nothing() {
             &[0; 4096],
             b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
         ] {
-            // (A connection that goes on waiting for more is given up by this side.)
+            // If the daemon waits for more data, the test closes the connection.
             if bytes.starts_with(b"\x16") || bytes.starts_with(b"PRI") {
                 port.connect().write_all(bytes).unwrap();
             } else if let Ok(answer) = port.send(bytes) {
@@ -90,7 +90,7 @@ fn a_thousand_silent_connections_hold_up_nobody() {
     let (daemon, ports) = served(home.path());
     for port in &ports {
         let before = daemon.peak_bytes();
-        // A scraper that keeps its connection is not pushed out.
+        // The connection of a regular scraper is not closed.
         let mut kept = port.connect();
         let mut again = || {
             kept.write_all(b"HEAD /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
@@ -100,7 +100,7 @@ fn a_thousand_silent_connections_hold_up_nobody() {
         };
         again();
         let mut silent: Vec<TcpStream> = (0..1_000).map(|_| TcpStream::connect(port.address).unwrap()).collect();
-        // Heads that never end.
+        // Request heads that never end.
         for stream in silent.iter_mut().skip(900) {
             let _ = stream.write_all(b"GET /metrics HTTP/1.1\r\nX-");
         }
@@ -113,7 +113,7 @@ fn a_thousand_silent_connections_hold_up_nobody() {
         assert!(open.unwrap().parse::<u32>().unwrap() <= 128, "{open:?} of one peer");
         assert!(daemon.peak_bytes() - before < 64 << 20, "{} KiB more", (daemon.peak_bytes() - before) >> 10);
     }
-    // Nor do those of this port take the places of agents.
+    // Connections of this port do not take the places of agents either.
     memctl_tests::run(memctl().args(["jobs", "--daemon", &daemon.url]));
     assert_eq!(daemon.terminate(), 0);
 }
@@ -125,7 +125,7 @@ fn a_head_that_never_ends_ends_its_connection() {
     let mut slow = TcpStream::connect(port.address).unwrap();
     slow.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nX-Slow: ").unwrap();
     slow.set_read_timeout(Some(std::time::Duration::from_secs(60))).unwrap();
-    // The daemon's limit passes; it says so or closes.
+    // After the daemon's time limit it responds or closes the connection.
     let mut said = Vec::new();
     slow.read_to_end(&mut said).expect("the connection ends by the daemon");
     assert!(said.is_empty() || said.starts_with(b"HTTP/1.1 408"), "{}", String::from_utf8_lossy(&said));

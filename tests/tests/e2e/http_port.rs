@@ -1,5 +1,5 @@
-//! The HTTP port: every role × every tenant × every page, on loopback and off it over TLS; who is let in without a token,
-//! and where the port may be.
+//! The HTTP port: every role × every tenant × every page, on loopback and off it over TLS; who is admitted without a
+//! token, and where the port may listen.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -19,16 +19,16 @@ use memctl_tests::prometheus::Prometheus;
 use memctl_tests::{memctl, run, run_json, stderr};
 
 const TENANTS: [&str; 2] = ["team-a", "team-b"];
-/// In both tenants.
+/// The job in both tenants.
 const JOB: &str = "shared";
 
-/// What only this tenant's job holds.
+/// Text that only this tenant's job contains.
 fn marker(tenant: &str) -> String {
     format!("host-of-{tenant}")
 }
 
-/// Every page of one segment that has a row in the table of rights, and the roles that are enough. (What sets and ends cookies
-/// is in `page.rs`.)
+/// Every page of one segment that has a row in the table of rights, and the sufficient roles. `page.rs` tests the paths
+/// that set and clear cookies.
 fn pages() -> Vec<(&'static str, &'static [Role], bool)> {
     let of_cookies = ["/login", "/logout", "/enter"];
     let rows = RIGHTS.iter().filter(|(path, _)| path.matches('/').count() == 1 && !of_cookies.contains(path));
@@ -83,7 +83,7 @@ fn until(what: &str, mut so: impl FnMut() -> bool) {
     }
 }
 
-/// The whole answer, to search for text that must not be there.
+/// The whole response, to search it for text that must not occur.
 fn all(answer: &Answer) -> String {
     format!("{}\n{}", answer.head, answer.body)
 }
@@ -164,7 +164,7 @@ fn every_role_of_every_tenant_gets_the_pages_of_its_row_and_nothing_of_others() 
         let whole = port.page("/metrics", Some(of(Role::Reader, "*")));
         assert!(TENANTS.iter().all(|tenant| whole.body.contains(&marker(tenant))));
         assert!(whole.body.contains("memctl_connections{port=\"http\"}"), "{}", whole.body);
-        // Sums over all tenants would reveal the load of the others.
+        // Sums over all tenants would reveal the load of other tenants.
         let part = port.page("/metrics", Some(of(Role::Admin, TENANTS[0]))).body;
         for name in ["memctl_store_jobs", "memctl_ingest_events_total", "memctl_alerts", "memctl_connections"] {
             assert!(whole.body.contains(&format!("# TYPE {name} ")), "{name} is there for those who see all");
@@ -186,7 +186,7 @@ fn a_machine_of_one_user_is_open_on_loopback_and_closed_to_others() {
     for (path, _, is_open) in pages() {
         assert_eq!(far.page(path, None).status, if is_open { 200 } else { 401 }, "{path}");
     }
-    // A plain client is refused by the TLS port, and the other way round.
+    // A plain client is refused by the TLS port, and a TLS client by the plain port.
     assert!(Port::plain(far.address).send(b"GET /healthz HTTP/1.0\r\n\r\n").is_err());
     assert!(Port::tls(near.address, &authority.file).send(b"GET /healthz HTTP/1.0\r\n\r\n").is_err());
     assert_eq!(daemon.terminate(), 0);
@@ -241,7 +241,7 @@ fn the_port_is_off_loopback_with_tls_alone() {
     assert!(memctl_tests::stdout(&off.unwrap()).contains("http          off"));
 }
 
-/// The first line of an answer that has no body; the connection stays.
+/// The first line of a response without a body; the connection stays open.
 fn asked(kept: &mut dyn Pipe, path: &str) -> String {
     kept.write_all(format!("HEAD {path} HTTP/1.1\r\nHost: localhost\r\n\r\n").as_bytes()).unwrap();
     let mut head = Vec::new();
@@ -264,7 +264,7 @@ fn a_hangup_exchanges_the_certificate_of_the_http_port() {
         port.send(b"GET /healthz HTTP/1.0\r\n\r\n").is_ok()
     };
     assert!(believed(&old) && !believed(&new));
-    // A connection of before goes on.
+    // An earlier connection continues.
     let mut kept = far.connect();
     assert_eq!(asked(&mut *kept, "/healthz"), "HTTP/1.1 200 OK");
     new.issue("renewed").replaces(&server);
@@ -275,7 +275,7 @@ fn a_hangup_exchanges_the_certificate_of_the_http_port() {
     assert_eq!(daemon.terminate(), 0);
 }
 
-/// As its operator configures it: an authority, and a token in a file, one of every tenant and one of all.
+/// The configuration of an operator: an authority, and tokens in files, one per tenant and one for all tenants.
 #[test]
 fn a_real_prometheus_scrapes_over_tls_with_a_token() {
     let home = tempfile::tempdir().unwrap();
@@ -307,7 +307,7 @@ fn a_real_prometheus_scrapes_over_tls_with_a_token() {
         series("memctl_job_info{job=\"whole\"}") == 2 && series("memctl_job_info{job=\"part\"}") == 1
     });
     assert_eq!(series("memctl_job_info{job=\"part\", tenant=\"team-a\"}"), 1);
-    // The daemon counts what is stored from time to time: not yet at its first scrape.
+    // The daemon counts stored data at intervals, so the first scrape may lack it.
     until("what is stored is counted", || series("memctl_store_jobs{job=\"whole\"}") == 1);
     assert_eq!(series("memctl_store_jobs{job=\"part\"}"), 0);
     until("the third is refused", || series("up{job=\"unknown\"} == 0") == 1);

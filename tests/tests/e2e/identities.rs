@@ -1,7 +1,7 @@
-//! Users of this machine over the Unix socket, and client certificates: each gets the role and the tenant that the
-//! configuration gives, and nothing any more once its entry is gone.
+//! Users of this machine over the Unix socket, and client certificates: each gets the role and the tenant of its
+//! configuration entry, and no access once the entry is removed.
 //!
-//! Programs of other users are started for real, so those tests need root; `./test` runs them where it may.
+//! Programs are really started as other users, so these tests need root; `./test` runs them if it is root.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
@@ -40,7 +40,7 @@ const READER: u32 = 65_534;
 const AGENT: u32 = 65_533;
 const NOBODY: u32 = 65_532;
 
-/// Not a test of its own: a training process of another user. Without an order it does nothing.
+/// Not a test: a training process of another user. It does nothing unless the environment orders it.
 #[test]
 #[ignore = "started by the other tests as a process of its own"]
 fn another_users_training() {
@@ -98,7 +98,7 @@ impl Place {
         })
     }
 
-    /// What a user's `memctl` answers.
+    /// The output of a user's `memctl`.
     fn asks(&self, (uid, gid): (u32, u32), arguments: &[&str]) -> Output {
         let mut command = Command::new(self.path("memctl"));
         command.args(arguments).args(["--daemon", &self.url()]).env_clear().env("HOME", "/nonexistent");
@@ -113,7 +113,7 @@ impl Place {
     }
 }
 
-/// Ends a training; what it says of itself.
+/// Ends a training; returns its output.
 fn ended(mut training: Child) -> String {
     drop(training.stdin.take());
     let output = training.wait_with_output().unwrap();
@@ -154,7 +154,7 @@ fn users_of_this_machine_do_what_their_entry_says_and_nothing_without_one() {
     until("the stream of an entry that is gone ends", || streams(&own) == 0);
     assert!(stderr(&place.asks((READER, READER), &["jobs"])).contains("user 65534 has no role here"));
     assert!(place.asks((NOBODY, NOBODY), &["jobs"]).status.success());
-    // They are restored: the agent continues where it was.
+    // The entries are restored: the agent continues where it stopped.
     place.configure(&[READS, WRITES]);
     reload(&daemon);
     until("the agent goes on", || streams(&own) == 1);
@@ -260,7 +260,7 @@ fn import(mut command: Command) {
 fn a_certificate_has_the_role_and_the_tenant_of_its_entry() {
     let place = Certified::new();
     let subject = |role: &str, tenant: &str| format!("{role}.{tenant}");
-    // Named by the subject for one tenant, by an alternative name for the other.
+    // One tenant's certificates are named by the subject, the other's by an alternative name.
     let of = |role: &str, tenant: &str| match tenant == TENANTS[0] {
         true => subject(role, tenant),
         false => format!("{}.example.org", subject(role, tenant)),
@@ -274,7 +274,7 @@ fn a_certificate_has_the_role_and_the_tenant_of_its_entry() {
     let operator = &issued[2];
     import(place.command(&daemon, operator, &["import"]));
     for ((role, tenant), identity) in pairs.iter().zip(&issued) {
-        // What each call takes is in the table of rights: asking, operating, administering.
+        // The table of rights has the roles for each call: queries, operation, administration.
         for (arguments, roles) in [
             (&["jobs", "-o", "json"][..], &ROLES[1..]),
             (&["alerts", "silence", "--job", "x", "--for", "1m", "-q"], &ROLES[2..]),
@@ -294,7 +294,7 @@ fn a_certificate_has_the_role_and_the_tenant_of_its_entry() {
             }
         }
     }
-    // Of another tenant there is no such job; the other tenant may have one of the same name.
+    // Another tenant has no such job, and may have its own job of the same name.
     let other = &issued[6];
     assert_eq!(place.ask(&daemon, other, &["delete", "--job", "train-1", "-y"]).status.code(), Some(4));
     import(place.command(&daemon, other, &["import"]));

@@ -1,4 +1,5 @@
-//! Imports that are ended from outside: Ctrl-C leaves nothing, kill -9 leaves what says of itself that it is not whole, and `--replace` puts it right.
+//! Imports that are ended from outside: Ctrl-C leaves nothing, kill -9 leaves a job that is marked as incomplete, and
+//! `--replace` replaces it.
 //!
 //! A named pipe as the last rank's file stops an import at a known point without a clock: an import that has the pipe
 //! open for reading has stored every earlier rank.
@@ -25,7 +26,7 @@ use tonic::transport::Endpoint;
 /// Nothing here takes seconds; a test that waits longer has failed.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Where to import to: `--daemon URL` or `--data-dir DIR`.
+/// The destination of an import: `--daemon URL` or `--data-dir DIR`.
 type Flags<'a> = [&'a OsStr; 2];
 
 fn ask(flags: Flags<'_>, line: &[&str]) -> Value {
@@ -42,7 +43,7 @@ fn import_in_the_middle(flags: Flags<'_>, scratch: &Path) -> (Child, File) {
     let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     let began = Instant::now();
     loop {
-        // O_NONBLOCK: without a reader opening fails instead of waiting for one.
+        // O_NONBLOCK: without a reader, opening fails instead of waiting.
         match OpenOptions::new().write(true).custom_flags(0o4000).open(&pipe) {
             Ok(writer) => {
                 std::fs::remove_file(&pipe).unwrap();
@@ -139,7 +140,8 @@ async fn an_import_that_is_killed_in_a_stream_is_not_finished() {
     let report = ask(flags, &["query", "--job", "broken"]);
     let state = report["job"]["state"].as_str().unwrap();
     let ranks = report["ranks"].as_array().unwrap().len();
-    // Running until it has not been heard of for long enough to be lost; finished where the kill hit the gap between two ranks.
+    // The job is running until it has been silent long enough to count as lost. It is finished if the kill hit the gap
+    // between two ranks.
     assert!(state != "finished" || ranks < 4, "it was killed in the middle: {}", report["job"]);
     assert_ne!(state, "failed", "no process reported a failure");
     assert_replaceable(&daemon.url);

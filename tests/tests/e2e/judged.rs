@@ -1,4 +1,5 @@
-//! All nine recordings get exactly their truth, through import and a real daemon on both databases: kind, ranks, site.
+//! All nine recordings get exactly the right findings, through import and a real daemon on both databases: kind, ranks,
+//! site.
 
 use memctl_tests::daemon::{DaemonProcess, free_port};
 use memctl_tests::postgres::Database;
@@ -6,7 +7,7 @@ use memctl_tests::recordings::{NAMES, folder};
 use memctl_tests::{memctl, run, run_json};
 use serde_json::Value;
 
-/// What has to be found at warning or above: kind, ranks, function of the site.
+/// The expected findings at warning or above: kind, ranks, function of the site.
 fn truth(name: &str) -> Option<(&'static str, &'static [u64], Option<&'static str>)> {
     const ALL: &[u64] = &[0, 1, 2, 3];
     match name {
@@ -55,7 +56,7 @@ fn check(url: &str, name: &str) {
     }
 }
 
-/// A request of 1 GiB, 1.2 GiB free in holes of 4 MiB, a cap of 3 GiB: on every rank.
+/// Asserts on every rank: a request of 1 GiB, 1.2 GiB free in holes of 4 MiB, a limit of 3 GiB.
 fn check_oom(finding: &Value) {
     assert_eq!(text(finding, "severity"), "critical");
     assert_eq!(finding["ranks"], Value::from([0, 1, 2, 3].as_slice()));
@@ -72,7 +73,7 @@ fn check_store(url: &str) {
         run(memctl().args(["import", "-q", "--daemon", url, "--job", name]).arg(folder(name)));
         check(url, name);
     }
-    // A narrower question is judged by itself: within the first two epochs nothing is sure yet.
+    // A narrower selection is judged by itself: within the first two epochs there is no certain result.
     let narrow = ["query", "-o", "json", "--daemon", url, "--job", "cnn_rank0_cache", "--epoch", "0..1"];
     let report = run_json(memctl().args(narrow));
     assert!(report["findings"].as_array().unwrap().iter().all(|finding| text(finding, "severity") == "info"));

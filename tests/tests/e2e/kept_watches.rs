@@ -17,7 +17,7 @@ use serde_json::Value;
 
 const STEPS: u32 = 50;
 const SITES: u32 = 24;
-/// The site that grows, in a job that has a leak.
+/// The growing site in a job with a leak.
 const LEAK: u32 = 7;
 
 /// A session that is filled piece by piece.
@@ -35,7 +35,7 @@ impl Filling {
         Self { store, key, seq: 0, leaks }
     }
 
-    /// Epochs, before them the stacks of `stacks` sites more.
+    /// Appends epochs, preceded by the stacks of `stacks` additional sites.
     async fn epochs(
         &mut self,
         stacks: std::ops::RangeInclusive<u32>,
@@ -129,7 +129,7 @@ impl Filling {
 fn ask(folder: &Path, job: &str) -> Value {
     let folder = folder.to_str().expect("a plain path");
     let mut answer = run_json(memctl().args(["query", "-o", "json", "--data-dir", folder, "--job", job]));
-    // Where the first half was asked for, rows were written: the store is larger.
+    // If the first half was queried, watches were written, so the store is larger.
     answer.as_object_mut().expect("an object").remove("store");
     answer
 }
@@ -173,7 +173,7 @@ async fn a_watch_goes_on_where_it_was_kept_and_says_the_same() {
     assert_eq!(kept.seq, whole);
     assert_eq!(ask(folder.path(), "long"), resumed, "nothing is left to be read");
 
-    // Kept by another version, damaged, or cut: everything is read again, and kept again.
+    // Watches of another version, damaged ones and truncated ones: everything is read again, and stored again.
     let cut = kept.state.slice(..kept.state.len() / 2);
     let bad = [
         WatchRow { form: "another".to_owned(), ..kept.clone() },
@@ -189,7 +189,7 @@ async fn a_watch_goes_on_where_it_was_kept_and_says_the_same() {
     }
 }
 
-/// The other way round: what was kept is really used.
+/// The opposite case: stored watches are really used.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_kept_is_read_and_the_items_before_it_are_not() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -1,8 +1,8 @@
 //! kill -9 of each process involved, many times: a training process, the daemon, a connection of Postgres, Postgres
 //! itself.
 //!
-//! Guarantees checked: what an agent knew to be stored when something died is stored, once, and is what was produced; a process
-//! that lives to its end delivers everything. Every kill is asserted to have hit a stream that was under way.
+//! Guarantees checked: events that an agent knew to be stored at a death are stored once, as produced; a process that
+//! runs to its end delivers everything. Every kill is asserted to have hit an active stream.
 //!
 //! `MEMCTL_KILLS=2000 cargo test -p memctl-tests --release --test e2e kill_any::` runs the long form.
 
@@ -20,9 +20,9 @@ use memctl_tests::daemon::{DaemonProcess, free_port};
 use memctl_tests::postgres;
 use memctl_tests::streaming::{self, PATIENCE, compare, until};
 
-/// Training processes at a time.
+/// Concurrent training processes.
 const PROCESSES: usize = 2;
-/// What is killed, in turns.
+/// The victims, in turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Victim {
     Process(usize),
@@ -54,7 +54,7 @@ fn name(number: u64) -> String {
     format!("process-{number}")
 }
 
-/// Not a test of its own: a training process that streams until its input ends. Without an order it does nothing.
+/// Not a test: a training process that streams until its input ends. It does nothing unless the environment orders it.
 #[test]
 #[ignore = "started by the other test as a process of its own"]
 fn training_process() {
@@ -79,19 +79,19 @@ fn training_process() {
     say(&format!("produced {pushed}"));
 }
 
-/// A line by itself: the runner's own output ends without one.
+/// Prints a separate line, because the test runner's output does not end with a line break.
 fn say(line: &str) {
     let mut out = std::io::stdout().lock();
     writeln!(out, "\n{line}").and_then(|()| out.flush()).expect("the test listens");
 }
 
-/// A training process that runs.
+/// A running training process.
 struct Process {
     number: u64,
     child: Child,
     /// Events that it knew to be stored.
     stored: Arc<AtomicU64>,
-    /// Reads what it says, to the end: what it produced in all, if it came to say it.
+    /// Reads its output to the end; the number of events that it produced, if it printed one.
     listening: JoinHandle<Option<u64>>,
 }
 
@@ -133,7 +133,7 @@ impl Process {
         Ended { number: self.number, known: self.stored.load(Ordering::Relaxed), produced: None }
     }
 
-    /// Lets it end.
+    /// Ends it regularly.
     fn end(mut self) -> Ended {
         drop(self.child.stdin.take());
         assert!(self.child.wait().unwrap().success(), "process {}", self.number);
@@ -148,11 +148,11 @@ struct Ended {
     number: u64,
     /// Events that it knew to be stored.
     known: u64,
-    /// Events in all; not known of one that was killed.
+    /// All produced events; unknown if it was killed.
     produced: Option<u64>,
 }
 
-/// A Postgres of this test alone: others must not feel its deaths.
+/// A Postgres only for this test, so that its deaths do not affect others.
 struct Server {
     folder: tempfile::TempDir,
     url: String,
@@ -160,17 +160,17 @@ struct Server {
 
 impl Server {
     fn start() -> Self {
-        // Its user may be another than this one, and must be let through.
+        // The server may run as another user, which must be able to enter the folder.
         let folder = tempfile::Builder::new().prefix("memctl-kill").tempdir_in("/tmp").unwrap();
         let url = postgres::start(folder.path());
         Self { folder, url }
     }
 
-    /// SIGKILL of the postmaster; comes back on the same port when all of it is gone.
+    /// SIGKILL of the postmaster; it is restarted on the same port when all its processes have ended.
     fn kill(&self) {
         let file = self.folder.path().join("data/postmaster.pid");
         let pid: u32 = std::fs::read_to_string(file).unwrap().lines().next().unwrap().trim().parse().unwrap();
-        // There are none for a moment while it starts again, which it does when one of them was killed.
+        // The postmaster has no children for a moment while it restarts after one of them was killed.
         until("a postmaster has children", || !children(pid).is_empty());
         let children = children(pid);
         signal(pid, "-KILL");
@@ -178,7 +178,7 @@ impl Server {
         assert_eq!(postgres::start(self.folder.path()), self.url, "it comes back where it was");
     }
 
-    /// SIGKILL of a process that serves the daemon: the server ends all the others and recovers from its log.
+    /// SIGKILL of a process that serves the daemon: the server ends all other connections and recovers from its log.
     fn kill_connection(&self, runtime: &tokio::runtime::Runtime) {
         let pid = runtime.block_on(postgres::pid_of_a_connection(&self.url));
         assert!(alive(pid), "a connection's process");
@@ -260,7 +260,7 @@ fn rounds(place: &Place) {
         }
     }
     ended.extend(running.into_iter().map(Process::end));
-    // The last victim may have been the server, and a server that was killed reads its log again first.
+    // The last victim may have been the server, which must first recover from its log.
     until("the store answers", || {
         let asked = memctl_tests::memctl().args(["jobs", "--daemon", &url]).output().unwrap();
         asked.status.success()

@@ -1,4 +1,5 @@
-//! kill -9 of the daemon in the middle of four streams, many times: everything acknowledged is there, nothing twice, and `produced = stored + dropped + in flight`.
+//! kill -9 of the daemon in the middle of four streams, many times: all acknowledged data is stored exactly once, and
+//! `produced = stored + dropped + in flight`.
 //!
 //! `MEMCTL_KILLS=200 cargo test -p memctl-tests --release --test e2e kill_daemon::` runs the long form.
 
@@ -35,7 +36,7 @@ fn start(rank: u32, url: &str) -> Agent {
     Agent::start(AgentConfig {
         linger: Some(Duration::from_millis(5)),
         memory_bytes_max: 64 << 20,
-        // Back at once: the daemon is away for milliseconds here.
+        // The agent reconnects at once, because the daemon is down for milliseconds only.
         backoff: Backoff { first: Duration::from_millis(5), most: Duration::from_millis(40) },
         ..AgentConfig::new(session(rank), Daemon::Address(url.into()))
     })
@@ -56,8 +57,8 @@ fn stream(rank: u32, agent: Agent, stop: &AtomicBool) -> (Outcome, u64) {
         agent.epoch_begin(epoch);
         agent.epoch_end(epoch);
         std::thread::yield_now();
-        // Paced to some 100,000 events a second and to what the daemon stores, so that items are always under way, the test
-        // stays small and what is left is delivered in time.
+        // Paced to some 100,000 events a second and to what the daemon stores, so that items are always in flight, the
+        // test stays small and the rest is delivered in time.
         std::thread::park_timeout(Duration::from_millis(5));
         while pushed > breaker.stored_events() + AHEAD && !stop.load(Ordering::Relaxed) {
             std::thread::park_timeout(Duration::from_millis(5));
@@ -82,7 +83,8 @@ fn nothing_acknowledged_is_lost_and_nothing_is_stored_twice() {
         })
         .collect();
     for kill in 0..kills() {
-        // Each round ends in the middle of something: all streams have got acknowledgements since the start of this daemon.
+        // Each round ends during active streams: all streams have received acknowledgements since the start of this
+        // daemon.
         let before: Vec<u64> = streams.iter().map(|(breaker, _)| breaker.acknowledged()).collect();
         let deadline = Instant::now() + Duration::from_secs(60);
         while streams.iter().zip(&before).any(|((breaker, _), before)| breaker.acknowledged() <= *before) {
@@ -130,7 +132,8 @@ async fn compare(url: &str, outcomes: &[(Outcome, u64)]) {
     }
 }
 
-/// `memctl import` itself, while its daemon dies again and again: it goes on by itself, and every counter is exact.
+/// `memctl import` itself, while its daemon dies repeatedly: the import continues by itself, and every counter is
+/// exact.
 #[test]
 fn an_import_survives_the_deaths_of_its_daemon() {
     let folder = tempfile::tempdir().unwrap();
@@ -160,7 +163,7 @@ fn an_import_survives_the_deaths_of_its_daemon() {
     }
 }
 
-/// Imports a recording while its daemon is killed and started again; gives the kills that hit.
+/// Imports a recording while its daemon is killed and started again; returns the number of kills that hit.
 fn import_under_fire(name: &str, url: &str, port: u16, folder: &Path, daemon: &mut Option<DaemonProcess>) -> u32 {
     let import = || {
         memctl_tests::memctl()
@@ -183,7 +186,8 @@ fn import_under_fire(name: &str, url: &str, port: u16, folder: &Path, daemon: &m
         }
     }
     let status = importing.wait().unwrap();
-    // Its first or last question may have met a dead daemon (3): then it imported nothing, or everything.
+    // Its first or last request may have failed because the daemon was dead (3). Then it imported nothing, or
+    // everything.
     assert!(status.success() || status.code() == Some(3), "{name}: {status}");
     if !status.success() {
         let again = import().wait().unwrap();

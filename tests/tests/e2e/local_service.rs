@@ -16,7 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Events of a trainer of [`crate::run`].
 const EVENTS: u64 = 20_000;
 
-/// A user with an empty home. Its service ends with it.
+/// A user with an empty home folder. Its service ends when this value is dropped.
 struct Home(tempfile::TempDir);
 
 impl Home {
@@ -102,7 +102,7 @@ fn kill(pid: i32) {
     wait_for("the end of a killed process", || !is_running(pid));
 }
 
-/// Whether there was a process to kill.
+/// Kills a process; returns whether it existed.
 fn kills(pid: i32) -> bool {
     Command::new("kill").args(["-KILL", &pid.to_string()]).stderr(Stdio::null()).status().unwrap().success()
 }
@@ -218,7 +218,8 @@ fn a_service_that_is_killed_is_replaced_and_nothing_is_lost() {
     assert_eq!(home.events("killed"), EVENTS);
 }
 
-/// Kills the service, the launcher or the trainer in turn, at random moments. `MEMCTL_ROUNDS` asks for more.
+/// Kills the service, the launcher or the trainer in turn, at random moments. `MEMCTL_ROUNDS` sets the number of
+/// rounds.
 #[test]
 fn kills_at_random_lose_nothing_that_was_acknowledged() {
     let rounds = std::env::var("MEMCTL_ROUNDS").map_or(9, |text| text.parse().unwrap());
@@ -226,7 +227,7 @@ fn kills_at_random_lose_nothing_that_was_acknowledged() {
     let mut killed = 0;
     for round in 0..rounds {
         let job = format!("round{round}");
-        // A trainer never waits for a launcher that is gone; the others are to have room for every event.
+        // A trainer never waits for a launcher that has died; in other rounds there must be room for every event.
         let orders = [("FAKE_JOB", &*job), ("FAKE_DROP", "yes")];
         let mut run = home.train(&job, if round % 3 == 1 { &orders } else { &orders[..1] });
         let moment = Duration::from_micros(u64::from(u16::from_le_bytes(random())) * 2);
@@ -335,7 +336,7 @@ fn a_daemon_of_ones_own_follows_a_service_that_takes_nothing() {
     let refused = home.memctl(&["daemon", "--data-dir"]).arg(home.data()).output().unwrap();
     assert_eq!(refused.status.code(), Some(3), "{}", stderr(&refused));
     assert!(stderr(&refused).contains("`memctl daemon stop`"), "{}", stderr(&refused));
-    // One whose configuration names another store has nothing to wait for.
+    // A daemon whose configuration names another store does not wait for the service.
     let (config, other) = (home.0.path().join("memctl.toml"), home.0.path().join("other.db"));
     std::fs::write(&config, format!("store = 'sqlite:{}'\n", other.display())).unwrap();
     run(home.memctl(&["daemon", "--check", "--listen", "127.0.0.1:0", "--config"]).arg(&config));
@@ -370,7 +371,7 @@ fn runs_of_one_name_at_once_are_two_and_each_shows_its_own_page() {
     for (ran, id) in [(&first, "gpt2#1"), (&second, "gpt2#2")] {
         assert!(ran.status.success() && stderr(ran).contains(&format!("\n{id}  finished")), "{}", stderr(ran));
     }
-    // Both have rank 0 of one name, and one process each.
+    // Both runs have rank 0 of the same job, and one process each.
     for run in ["gpt2#1", "gpt2#2"] {
         assert_eq!(home.events(run), EVENTS, "{run}");
     }

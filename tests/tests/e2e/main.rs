@@ -1,4 +1,4 @@
-//! End to end with real binaries, sockets and databases, in one program: every file tests what its name says.
+//! End to end with real binaries, sockets and databases, in one program. The name of each file states its subject.
 
 mod access;
 mod agent;

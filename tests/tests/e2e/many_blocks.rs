@@ -1,5 +1,5 @@
-//! A process with a hundred thousand live blocks, from the agent to the answers: every event is stored, every table is
-//! exact, the session ends, and the growing line is named, unless there are more lines than the judge distinguishes.
+//! A process with a hundred thousand live blocks, from the agent to the responses: every event is stored, every table
+//! is exact, the session ends, and the growing line is named, unless there are more lines than the judge distinguishes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,7 +37,7 @@ fn frame(line: u64) -> Frame {
     Frame { function: "build".into(), file: "train.py".into(), line: line as u32 }
 }
 
-/// Makes the blocks and the steps; the events that it produced.
+/// Makes the blocks and the steps; returns the number of produced events.
 fn record(agent: &Agent, stacks: u64) -> u64 {
     let mut recorder = agent.recorder(DeviceIndex(0)).unwrap();
     let stacks: Vec<StackId> = (1..=stacks).map(|line| agent.stack_waiting(&[frame(line)]).unwrap()).collect();
@@ -69,7 +69,7 @@ async fn found(stacks: u64) -> Finding {
     let folder = tempfile::tempdir().unwrap();
     let store = Arc::new(SqliteStore::open(&folder.path().join("memctl.db"), "a test").await.unwrap());
     let daemon = Embedded::start(store).await.unwrap();
-    // The usual ring holds all of it: nothing may be lost, however busy the machine is.
+    // The usual ring holds all events, so that none is lost even on a busy machine.
     let config = AgentConfig::new(session(), Daemon::Connected(daemon.channel()));
     let recorded = tokio::task::spawn_blocking(move || {
         let agent = Agent::start(config).unwrap();
@@ -118,8 +118,8 @@ async fn a_line_beyond_those_that_are_told_apart_is_not_called_another() {
     assert!(finding.site.is_none(), "{finding:#?}");
 }
 
-/// With many blocks keyframes are rare, and chunks that time cuts are many: every block between two keyframes is
-/// identified by the step that allocated it, however many chunks lie before it.
+/// With many blocks, keyframes are rare and chunks cut by time are many. Every block between two keyframes is
+/// identified by the step that allocated it, regardless of the number of chunks before it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_block_is_told_by_its_own_step_however_far_its_keyframe_is() {
     const LIVE: u64 = 20_000;

@@ -1,6 +1,6 @@
-//! The daemon as an operator sees it: metrics that a real Prometheus scrapes, rules that reach a real Alertmanager, health while
-//! a real Postgres is away, a configuration that is read again, and systemd's protocol.
-//! (Over 400 lines: each test is a story of its own, of several servers.)
+//! The daemon as an operator sees it: metrics that a real Prometheus scrapes, rules that reach a real Alertmanager,
+//! health while a real Postgres is down, a reloaded configuration, and systemd's protocol.
+//! (Over 400 lines: each test is a separate scenario with several servers.)
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read as _, Write as _};
@@ -44,7 +44,7 @@ fn rank(job: &str, rank: u32) -> SessionInfo {
     SessionInfo { world_size: Some(4), devices: vec![device], ..session(job, rank) }
 }
 
-/// Four ranks that leak; one is killed, three go on as long as the answer is held.
+/// Four ranks that leak; one is killed, three continue until the returned agents are dropped.
 fn leaking(url: &str) -> Vec<Agent> {
     let mut agents: Vec<Agent> = (0..4)
         .map(|at| Agent::start(AgentConfig::new(rank("leaky", at), Daemon::Address(url.into()))).unwrap())
@@ -64,7 +64,7 @@ fn leaking(url: &str) -> Vec<Agent> {
     agents
 }
 
-/// A rank whose ring holds less than it produces at once: it drops, and says so.
+/// A rank whose ring is smaller than a burst of its events, so that it reports dropped events.
 fn dropping(url: &str) {
     let config =
         AgentConfig { ring_events: 1_024, ..AgentConfig::new(session("droppy", 0), Daemon::Address(url.into())) };
@@ -134,7 +134,7 @@ async fn a_real_prometheus_scrapes_every_query_gives_data_and_a_rule_reaches_ale
     let store = tempfile::tempdir().unwrap();
     let behind = Receiver::start(|_| Reply::Status(200));
     let alertmanager = Alertmanager::start(&behind.url);
-    // The daemon's own alerts go there, too: its metrics count deliveries.
+    // The daemon's own alerts are sent there as well, so that its metrics count deliveries.
     let receivers = store.path().join("alerts.toml");
     let text = format!("[[receiver]]\nname = \"am\"\ntype = \"alertmanager\"\nurl = \"{}\"\n", alertmanager.url);
     std::fs::write(&receivers, text).unwrap();
@@ -168,7 +168,7 @@ async fn a_real_prometheus_scrapes_every_query_gives_data_and_a_rule_reaches_ale
     for rule in prometheus.rules() {
         assert_eq!(rule["health"], "ok", "{rule}");
         let query = rule["query"].as_str().unwrap();
-        // A series that exists only in trouble: the query is for its value, without the threshold.
+        // A series that exists only in case of a problem: the query is for its value, without the threshold.
         let figure =
             [" > ", " < ", " == "].iter().fold(query, |query, compare| query.split(compare).next().unwrap_or(query));
         asked.push(match figure.strip_prefix("absent(") {
@@ -178,10 +178,10 @@ async fn a_real_prometheus_scrapes_every_query_gives_data_and_a_rule_reaches_ale
     }
     assert!(asked.len() > 80, "{}", asked.len());
     for query in &asked {
-        // (Rates need two scrapes: they come.)
+        // Rates need two scrapes.
         until(&format!("{query} gives data"), || !prometheus.query(query).is_empty()).await;
     }
-    // What joins: labels as dcgm-exporter has them.
+    // Labels match those of dcgm-exporter, so that series can be joined.
     let joined = prometheus
         .query("memctl_device_used_bytes{job=\"leaky\", UUID=\"GPU-1\", rank=\"1\", gpu=\"0\", host=\"here\"}");
     assert_eq!((joined.len(), joined[0]["value"][1].as_str()), (1, Some("2147483648")));
@@ -253,13 +253,13 @@ impl Drop for Cluster {
     }
 }
 
-/// Every process of a Postgres cluster, by its folder.
+/// Sends a signal to every process of the Postgres cluster in a folder.
 fn signal_cluster(folder: &Path, signal: &str) {
     let Ok(file) = std::fs::read_to_string(folder.join("data/postmaster.pid")) else { return };
     let postmaster = file.lines().next().unwrap();
     let children = std::fs::read_to_string(format!("/proc/{postmaster}/task/{postmaster}/children")).unwrap();
     for pid in children.split_whitespace().chain([postmaster]) {
-        // One that has just ended is none to be stopped.
+        // A process that has just ended cannot be stopped.
         let _ = Command::new("kill").args([signal, pid]).status();
     }
 }
@@ -272,7 +272,7 @@ fn is_ready(http: &str) -> Option<u16> {
     get(&format!("http://{http}/readyz")).map(|(status, _)| status)
 }
 
-/// Asks the daemon something; the failure in words, and how long that took.
+/// Sends a query to the daemon; returns the failure in words, and the time that it took.
 fn asked(url: &str) -> (String, Duration) {
     let began = Instant::now();
     let output = memctl().args(["jobs", "--daemon", url]).output().unwrap();
@@ -304,7 +304,8 @@ async fn a_postgres_that_hangs_or_is_gone_is_told_at_once_and_nothing_is_lost() 
     };
     work(&agent);
 
-    // It hangs: nothing answers, no connection breaks. (A process that was being made at the first signal gets the next.)
+    // Postgres hangs: it does not respond, and no connection breaks. A process that started during the first signal
+    // gets the next.
     let hangs = || {
         signal_cluster(folder, "-STOP");
         is_ready(&http) == Some(503)
@@ -315,11 +316,11 @@ async fn a_postgres_that_hangs_or_is_gone_is_told_at_once_and_nothing_is_lost() 
     assert_eq!(get(&format!("http://{http}/healthz")).map(|(status, _)| status), Some(200), "its tasks run");
     let (words, _) = asked(&daemon.url);
     assert!(words.contains("the store does not answer"), "{words}");
-    // The daemon's own figures are reported all the same.
+    // The daemon's own figures are still reported.
     let text = scrape(&http);
     assert!(text.contains("memctl_store_up 0\n") && text.contains("memctl_streams "), "{text}");
-    // All the time, also when it has been away for longer than what is known of callers counts by itself; who is not known is
-    // not let in.
+    // Known callers are admitted all the time, even after cached results would have expired; unknown callers are
+    // refused.
     let away = Instant::now();
     while away.elapsed() < AGE_MAX * 2 {
         assert!(scrape(&http).contains("memctl_store_up 0\n"));
@@ -333,7 +334,7 @@ async fn a_postgres_that_hangs_or_is_gone_is_told_at_once_and_nothing_is_lost() 
     signal_cluster(folder, "-CONT");
     until("it is ready again", || is_ready(&http) == Some(200)).await;
 
-    // It is gone.
+    // Postgres is down.
     postgres::stop(folder);
     until("it is not ready", || is_ready(&http) == Some(503)).await;
     let (words, _) = asked(&daemon.url);

@@ -1,5 +1,5 @@
-//! Metrics by OTLP: what a receiver gets over HTTP and over gRPC, read by the published protos; receivers that are
-//! down, slow or accept a part; and that nothing is sent without a configured endpoint.
+//! Metrics by OTLP: messages over HTTP and over gRPC, read by the published protos; receivers that are down, slow or
+//! accept a part; and that nothing is sent without a configured endpoint.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -17,7 +17,7 @@ use memctl_tests::{memctl, stderr, stdout};
 
 const SECRET: &str = "s3cret-of-the-receiver";
 
-/// A daemon that exports, and its HTTP port; what it says goes into a file.
+/// A daemon that exports, and its HTTP port; its log goes into a file.
 fn exporting(store: &Path, log: &Path, variables: &[(&str, &str)]) -> (DaemonProcess, String) {
     let mut command = memctl();
     command.args(["daemon", "--listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0", "--data-dir"]).arg(store);
@@ -43,7 +43,7 @@ fn points(metric: &serde_json::Value) -> Vec<serde_json::Value> {
     metric[data]["data_points"].as_array().cloned().unwrap_or_default()
 }
 
-/// Metrics are of the kind that they are of in `/metrics`, with its labels, and say when.
+/// Asserts that metrics have the same kind and labels as in `/metrics`, and a time.
 fn check(received: &Received) {
     for (name, metric) in received.metrics() {
         let definition = definitions::ALL.iter().find(|known| known.name == name).expect("a metric of /metrics");
@@ -66,7 +66,7 @@ fn check(received: &Received) {
                 let numbers = |key: &str| point[key].as_array().cloned().unwrap_or_default();
                 let counts: u64 = numbers("bucket_counts").iter().map(|count| count.as_u64().unwrap()).sum();
                 assert_eq!(numbers("bucket_counts").len(), numbers("explicit_bounds").len() + 1, "{name}");
-                // (A count of 0 is not written.)
+                // A count of 0 is not encoded.
                 assert_eq!(point["count"].as_u64().unwrap_or(0), counts, "{point}");
                 assert_eq!(counts > 0, point["sum"].as_f64() > Some(0.0), "{point}");
             }
@@ -103,7 +103,7 @@ async fn what_is_scraped_is_sent_over_http_and_over_grpc() {
             ("OTEL_RESOURCE_ATTRIBUTES", "team=vision%2Cspeech,service.name=other"),
         ];
         let (daemon, http) = exporting(&store, &log, &variables);
-        // (What jobs keep is added up once a minute, first when the daemon is asked: the job is there before.)
+        // Stored bytes of jobs are added up once a minute, first at the first request, so the job must exist before.
         let url = daemon.url.clone();
         tokio::task::spawn_blocking(move || {
             let training = Training { kept_a_step: 4 << 20, ..Training::default() };
@@ -127,7 +127,7 @@ async fn what_is_scraped_is_sent_over_http_and_over_grpc() {
         let of = |key: &str| resource.get(key).map(String::as_str);
         assert_eq!((of("service.name"), of("team")), (Some("gpu memory"), Some("vision,speech")));
         assert!(of("service.version").is_some() && of("service.instance.id").is_some_and(|id| id.len() == 32));
-        // The same as a scrape, but for what comes and goes.
+        // The same as a scrape, except for series that come and go.
         let (_, text) = get(&format!("http://{http}/metrics")).unwrap();
         let scraped: BTreeSet<String> = text
             .lines()
@@ -161,7 +161,7 @@ async fn a_receiver_that_is_away_or_silent_is_told_once_and_holds_up_nobody() {
     let log = home.path().join("log");
     let address = SocketAddr::new("127.0.0.1".parse().unwrap(), free_port());
     let endpoint = format!("http://{address}/own");
-    // Of metrics alone: it is taken as it is.
+    // The variable for metrics only: its address is used unchanged.
     let variables = [("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", endpoint.as_str()), ("OTEL_EXPORTER_OTLP_TIMEOUT", "200")];
     let (daemon, http) = exporting(&home.path().join("store"), &log, &variables);
     let failed = |more: u64| {

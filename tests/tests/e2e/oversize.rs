@@ -1,5 +1,5 @@
-//! An item that is larger than the daemon reads: the agent learns so, the item is dropped and counted, and everything
-//! else arrives.
+//! An item that is larger than the daemon reads: the agent is notified, the item is dropped and counted, and all other
+//! items arrive.
 
 use std::time::{Duration, Instant};
 
@@ -56,7 +56,7 @@ async fn a_client_is_told_what_is_too_large() {
     };
     assert_eq!(refused.reason(), RefusedReason::TooLarge, "{refused:?}");
     assert!(refused.message.contains("follows item 1") && refused.bytes_max > 8 << 20, "{refused:?}");
-    // What is stored stays, and the session goes on behind the one that is left out.
+    // Stored items stay, and the session continues after the omitted item.
     let (mut stream, resume) = Stream::welcome(connect(&daemon.url).await, &session(1)).await;
     assert_eq!(resume, 1);
     stream.send(chunk(10).numbered(3)).await;
@@ -64,7 +64,7 @@ async fn a_client_is_told_what_is_too_large() {
     assert_eq!(daemon.terminate(), 0);
 }
 
-/// A spool as an agent leaves it.
+/// A spool in the format of an agent.
 fn spool(items: &[Item]) -> Vec<u8> {
     let mut bytes = b"MCSPOOL1".to_vec();
     let mut record = |message: Vec<u8>| {

@@ -1,4 +1,4 @@
-//! This user's own daemon: the socket in the user's folder is found without a flag, and no other daemon instead of it.
+//! This user's own daemon: the socket in the user's folder is found without a flag, and no other daemon is used.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -33,12 +33,12 @@ fn commands_without_flags_find_the_daemon_without_flags() {
     assert_eq!(daemon.url, format!("unix:{}", socket.display()));
     assert_eq!(socket.metadata().unwrap().permissions().mode() & 0o777, 0o600);
     assert_eq!(socket.parent().unwrap().metadata().unwrap().permissions().mode() & 0o777, 0o700);
-    // The store belongs to the daemon: only through it can these succeed.
+    // The store belongs to the daemon: these commands can succeed only through it.
     import(home.path(), "found");
     assert_eq!(jobs(home.path()), 1);
     let doctor = run(at_home(home.path()).arg("doctor"));
     assert!(doctor.contains(&format!("the daemon at {} answers", daemon.url)), "{doctor}");
-    // A second one has no place.
+    // A second daemon cannot use the socket.
     let second = at_home(home.path()).args(["daemon", "--data-dir"]).arg(home.path().join("other")).output().unwrap();
     assert_eq!(second.status.code(), Some(3), "{}", stderr(&second));
     assert!(stderr(&second).contains("another program listens there"), "{}", stderr(&second));
@@ -79,7 +79,7 @@ fn sockets_and_ports_are_served_side_by_side() {
 /// A listener on the former default port receives not one byte of a command.
 #[test]
 fn a_squatter_on_the_usual_port_hears_nothing() {
-    // Another run of these tests may have it for a while.
+    // Another run of these tests may use the port for a while.
     let listener = loop {
         match std::net::TcpListener::bind("127.0.0.1:7717") {
             Ok(listener) => break listener,

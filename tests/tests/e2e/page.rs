@@ -1,5 +1,5 @@
 //! The page over HTTP: its files and response headers, its data compared with the command line's, cookies, tenants, and
-//! `memctl ui` with its printed address. (Over 400 lines: each test is a story of its own over HTTP answers.)
+//! `memctl ui` with its printed address. (Over 400 lines: each test is a separate scenario over HTTP.)
 
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
@@ -19,7 +19,7 @@ const POLICY: &str = "content-security-policy: default-src 'none'; script-src 's
                       img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 pub(super) const JOB: &str = "cnn_rank0_cache";
 
-/// A request as a browser at the page's own address makes it.
+/// A request like that of a browser at the page's own address.
 pub(super) fn ask(port: &Port, method: &str, path: &str, headers: &[&str]) -> Answer {
     let lines: String = headers.iter().map(|line| format!("{line}\r\n")).collect();
     let request = format!("{method} {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n{lines}\r\n", port.address);
@@ -158,7 +158,7 @@ fn the_page_is_told_what_the_command_line_prints() {
         }
         let http = json(&get(&port, &format!("/api/v1/jobs/{job}/oom")));
         assert_eq!(http, printed(&["oom", "--job", job]), "{job}");
-        // Its commands lead to the store that was asked, which has no name over HTTP.
+        // The commands in the response name the queried store, which has no name over HTTP.
         let without = |mut note: Value| {
             note["questions"]
                 .as_array_mut()
@@ -193,7 +193,7 @@ fn what_grew_is_the_widest_box_of_the_difference() {
     let site = &report["findings"][0]["site"];
     assert_eq!(line(deepest), format!("{}:{}", site["function"], site["line"]), "{deepest}");
     assert_eq!(calls[0]["kind"], "all");
-    // Every box stands behind its caller and is no wider.
+    // Every box follows its caller and is not wider.
     let mut path: Vec<u64> = Vec::new();
     for call in calls {
         let (depth, bytes) = (call["depth"].as_u64().unwrap() as usize, call["bytes"].as_u64().unwrap());
@@ -329,7 +329,7 @@ fn a_cookie_is_the_token_that_was_signed_in_with_and_shows_its_tenant_alone() {
         assert_eq!((jobs(&reader, "/api/v1/jobs"), jobs(&foreign, "/api/v1/jobs")), (1, 0));
         assert_eq!((jobs(&root, "/api/v1/jobs?tenant=team-a"), jobs(&root, "/api/v1/jobs?tenant=team-b")), (1, 0));
         assert_eq!(shown(&foreign, "/api/v1/jobs?tenant=team-a").status, 403);
-        // Every path of data, as the table of rights has them.
+        // All data paths of the table of rights.
         let mut asked = 0;
         let rows =
             RIGHTS.iter().filter(|(path, need)| !is_grpc(path) && path.starts_with("/api/") && *need == Need::Read);
@@ -338,7 +338,7 @@ fn a_cookie_is_the_token_that_was_signed_in_with_and_shows_its_tenant_alone() {
             views.iter().map(move |view| (path.replace("{view}", view), need))
         });
         for (path, need) in paths {
-            // (This one does not end while a client listens.)
+            // This response does not end while a client listens.
             if path == "/api/v1/live" {
                 continue;
             }
@@ -420,7 +420,7 @@ fn the_printed_address_opens_once_and_nobody_else_sees_anything() {
     let other = if path.ends_with('0') { "1" } else { "0" };
     assert_eq!(get(&port, &format!("{}{other}", &path[..path.len() - 1])).status, 403);
 
-    // A program that only looks whether the address answers does not use it up.
+    // A program that only checks whether the address responds does not use up the key.
     assert_eq!(ask(&port, "HEAD", &path, &[]).status, 204);
     let entered = get(&port, &path);
     assert_eq!((entered.status, header(&entered, "location")), (303, Some("/")), "{}", entered.body);
@@ -466,7 +466,7 @@ fn a_daemon_tells_where_its_page_is() {
 #[test]
 fn the_demo_is_shown_and_leaves_nothing_behind() {
     let folder = tempfile::tempdir().unwrap();
-    // The folder for temporary files is the environment's, which a test's command has of its own.
+    // The folder for temporary files comes from the environment, which a test sets for its command.
     let mut child =
         memctl().args(["demo", "--ui", "-q"]).env("TMPDIR", folder.path()).stdout(Stdio::piped()).spawn().unwrap();
     let mut address = String::new();

@@ -1,5 +1,5 @@
-//! Over HTTP: settings replayed by the daemon are those that `memctl what-if` prints, other sizes those of `memctl fit`, and the parts
-//! of a peak and of a boundary sum to what was allocated then.
+//! Over HTTP: settings replayed by the daemon are those that `memctl what-if` prints, other sizes those of `memctl
+//! fit`, and the parts of a peak and of a boundary sum to the allocated bytes.
 
 use std::path::Path;
 
@@ -23,7 +23,7 @@ fn a_daemon_replays_what_the_command_line_does_and_keeps_it() {
     };
     let shown = |asked: &str| json(&get(&port, &format!("/api/v1/jobs/{JOB}/what-if?rank=0{asked}")));
     let (plain, limited) = (printed(&[]), printed(&["--limit", "20MiB"]));
-    // (What a recording's counters say of retries is in the report, which the page has as well.)
+    // The report, which the page has as well, contains the recording's retry counters.
     let settings = |answer: &Value| answer["ranks"][0]["settings"].clone();
     assert!(settings(&plain).as_array().unwrap().len() > 10, "{plain}");
     for _ in 0..2 {

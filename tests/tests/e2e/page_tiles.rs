@@ -1,4 +1,4 @@
-//! Tiles over HTTP: columns beside the stored events themselves, what a browser keeps, and what expired.
+//! Tiles over HTTP: columns compared with the stored events, browser caching, and expired data.
 
 use std::io::{Read as _, Write as _};
 use std::path::Path;
@@ -31,7 +31,7 @@ impl Tile {
     }
 }
 
-/// A tile's bytes, as they come.
+/// A tile's bytes, unchanged.
 fn tile(port: &Port, path: &str) -> Tile {
     let mut pipe = port.connect();
     write!(pipe, "GET {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", port.address).unwrap();
@@ -52,7 +52,7 @@ fn tile(port: &Port, path: &str) -> Tile {
     Tile { head, columns: names.into_iter().enumerate().map(|(at, name)| (name, column(at))).collect() }
 }
 
-/// The levels behind every stored event of rank 0: time, allocated, reserved.
+/// The levels after every stored event of rank 0: time, allocated, reserved.
 async fn levels(folder: &Path) -> Vec<(u64, u64, u64)> {
     let store = SqliteStore::open(&folder.join("memctl.db"), "a test").await.unwrap();
     let job = store.job(&Which::written(JOB), None).await.unwrap().unwrap();
@@ -126,7 +126,7 @@ async fn every_slot_is_what_the_stored_events_say() {
     assert_eq!(daemon.terminate(), 0);
 }
 
-/// A head's line about what is kept.
+/// The status and the `cache-control` header of a response.
 fn kept(answer: &Answer) -> (u16, String) {
     (answer.status, header(answer, "cache-control").unwrap_or_default().to_owned())
 }
@@ -149,7 +149,7 @@ fn a_browser_keeps_what_never_changes_and_asks_again_for_the_rest() {
     assert_eq!((again.status, again.body.as_str(), header(&again, "etag")), (304, "", Some(tag)));
     assert_eq!(ask(&port, "GET", &own, &["If-None-Match: \"other\""]).status, 200);
 
-    // The job is deleted and comes again: its tiles are others'.
+    // The job is deleted and imported again, so it has other tiles.
     memctl_tests::run(memctl_tests::memctl().args(["delete", "--job", JOB, "--yes", "--daemon", &daemon.url]));
     assert_eq!(get(&port, &own).status, 404);
     assert_eq!(daemon.terminate(), 0);

@@ -1,5 +1,5 @@
-//! The page's pictures over all bundled recordings, as they come over HTTP, against an exact replay of the stored events:
-//! floors, differences, ledgers, classes, and what a finding's picture shows.
+//! The page's pictures over all bundled recordings, as sent over HTTP, compared with an exact replay of the stored
+//! events: floors, differences, ledgers, classes, and the picture of a finding.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -16,7 +16,7 @@ use serde_json::Value;
 
 use super::page::{get, import, json, served};
 
-/// The levels of a device behind an event.
+/// The levels of a device after an event.
 #[derive(Clone, Copy)]
 struct Level {
     time_ns: u64,
@@ -27,7 +27,7 @@ struct Level {
 /// One rank, replayed event by event.
 struct Truth {
     rank: u32,
-    /// Behind each event; the first one is the state before all.
+    /// The levels after each event; the first entry is the initial state.
     levels: Vec<Level>,
     ends: Vec<EpochEndRow>,
 }
@@ -37,7 +37,7 @@ impl Truth {
         self.levels[end.at_event as usize]
     }
 
-    /// The most that was allocated from a time on, its end excluded unless it is that of the recording.
+    /// The most allocated bytes within a range, whose end is excluded unless it is the end of the recording.
     fn most(&self, from_ns: u64, until_ns: u64) -> u64 {
         let first = self.levels.partition_point(|level| level.time_ns < from_ns).saturating_sub(1);
         let is_last = self.levels.last().is_some_and(|last| last.time_ns == until_ns);
@@ -118,7 +118,7 @@ fn sum(of: &Value, name: &str) -> u64 {
     rows(of).iter().map(|row| number(&row[name])).sum()
 }
 
-/// The floor at every epoch's end is the lowest level from there to the last one, and ends with its level.
+/// The floor at every epoch's end is the lowest level from there to the last epoch's end, and ends with its level.
 fn floors(asked: &Asked<'_>, truth: &Truth) {
     let answer = asked.view(&format!("timeline?rank={}&points=600&floor=true", truth.rank));
     let floor: Vec<(u64, u64)> = rows(&answer["ranks"][0]["floor"])
@@ -137,7 +137,7 @@ fn floors(asked: &Asked<'_>, truth: &Truth) {
     }
 }
 
-/// What changed between two epochs' ends is the difference of their levels.
+/// Asserts that the change between two epochs' ends is the difference of their levels.
 fn differences(asked: &Asked<'_>, truth: &Truth) {
     for pair in truth.ends.windows(2) {
         let [early, late] = pair else { continue };
@@ -152,7 +152,7 @@ fn differences(asked: &Asked<'_>, truth: &Truth) {
     }
 }
 
-/// A ledger is of the moment that is asked for.
+/// Asserts that a ledger is that of the requested moment.
 fn ledgers(asked: &Asked<'_>, truth: &Truth) {
     let (first_ns, last_ns) = (truth.levels[1].time_ns, truth.levels.last().unwrap().time_ns);
     let between = |part: u64| first_ns + (last_ns - first_ns) / 7 * part;
@@ -170,7 +170,7 @@ fn ledgers(asked: &Asked<'_>, truth: &Truth) {
     }
 }
 
-/// The classes of a boundary sum to what is allocated then, and those of a slot to the most that was allocated within it.
+/// Asserts that the classes of a boundary sum to its allocated bytes, and those of a slot to the slot's peak.
 fn classes(asked: &Asked<'_>, truth: &Truth) {
     let answer = asked.view(&format!("classes?rank={}", truth.rank));
     let points = rows(&answer["points"]);
@@ -241,7 +241,7 @@ fn compared(finding: &Value, rank: &Value) -> Option<(String, String)> {
     (early < late).then(|| (format!("epoch:{early}"), format!("epoch:{late}")))
 }
 
-/// What grew in the calls that pass through a frame.
+/// The growth of the calls that pass through a frame.
 fn grown_through(calls: &[Value], site: &Value) -> i64 {
     let is_it = |frame: &Value| ["function", "file", "line"].iter().all(|name| frame[name] == site[name]);
     let (mut within, mut grown) = (None, 0);

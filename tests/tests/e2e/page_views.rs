@@ -1,4 +1,4 @@
-//! The data of the page's own views: changes for listeners, blocks by event, ranks by epochs, alerts and their
+//! The data of the page's own views: notifications of listeners, blocks by event, ranks by epochs, alerts and their
 //! silences.
 
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -10,11 +10,11 @@ use serde_json::Value;
 
 use super::page::{JOB, ask, get, import, json, served, token};
 
-/// A browser that listens; its connection ends with it.
+/// A listening browser; its connection ends when this value is dropped.
 struct Listener(BufReader<TcpStream>);
 
 impl Listener {
-    /// The connection and the status of its answer.
+    /// The connection, and the status of its response.
     fn of(port: &Port, headers: &[&str]) -> (Self, u16) {
         let mut stream = TcpStream::connect(port.address).unwrap();
         let lines: String = headers.iter().map(|line| format!("{line}\r\n")).collect();
@@ -24,7 +24,7 @@ impl Listener {
         (listener, status)
     }
 
-    /// The next line; nothing at the end.
+    /// The next line; `None` at the end.
     fn line(&mut self) -> Option<String> {
         let mut line = String::new();
         (self.0.read_line(&mut line).unwrap_or(0) > 0).then(|| line.trim_end().to_owned())
@@ -65,7 +65,7 @@ fn who_follows_hears_of_its_tenants_jobs_and_of_no_others() {
     assert_eq!(of_a.heard(), theirs("team-a", "cnn_rank0_cache"));
     assert_eq!(of_all.heard(), theirs("team-a", "cnn_rank0_cache"));
     import("oom_by_fragmentation", &["--daemon", &daemon.url, "--token-file", &agents[1]]);
-    // The first that it hears of is its own.
+    // The first notification is about the tenant's own job.
     assert_eq!(of_b.heard(), theirs("team-b", "oom_by_fragmentation"));
     assert_eq!(Listener::of(&port, &[]).1, 401);
     // A listener does not delay the daemon's end; its connection ends with the daemon.
@@ -94,7 +94,7 @@ fn listeners_are_bounded_and_leave_their_places() {
     assert_eq!(daemon.terminate(), 0);
 }
 
-/// The sum over the blocks that a test of their columns picks.
+/// The sum of the sizes of blocks for which `picks` is true.
 fn sum(told: &Value, picks: impl Fn(&Value, usize) -> bool) -> u64 {
     let columns = &told["blocks"];
     let bytes = columns["bytes"].as_array().unwrap();
@@ -128,7 +128,7 @@ fn blocks_and_segments_add_up_to_the_counters_at_every_event() {
             let held: u64 = held.map(|segment| segment["bytes"].as_u64().unwrap()).sum();
             assert_eq!(held, reserved[at], "{name}: behind event {event}");
         }
-        // The moment that the command line calls the peak is the one that the page shows.
+        // The page shows the same moment as the peak as the command line.
         let told = json(&get(&port, &format!("/api/v1/jobs/{name}/blocks?rank=0")));
         let at = told["at_event"].as_u64().unwrap();
         let flags = ["ledger", "--job", name, "--rank", "0", "--blocks", "-o", "json", "-q", "--daemon", &daemon.url];

@@ -1,5 +1,5 @@
-//! A job is a set of processes: several of one rank, several devices of one, and a rank on another's device, each recorded by
-//! a real agent, judged and asked for through a real daemon.
+//! A job is a set of processes: several of one rank, several devices of one, and a rank on another's device, each
+//! recorded by a real agent, judged and queried through a real daemon.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -50,7 +50,7 @@ async fn embedded() -> Embedded {
     Embedded::start(store).await.unwrap()
 }
 
-/// What a process keeps on a device: so many bytes once, and so many more every step.
+/// The bytes that a process keeps on a device: some once, and some more every step.
 #[derive(Clone, Copy)]
 struct Keeps {
     device: u8,

@@ -1,6 +1,6 @@
-//! Snapshots that people published, none of which holds a second step, and small ones of which it is known how many steps or
-//! calls they hold: no loop within one pass or step is taken for the training's, no window of it is compared with another,
-//! nothing is warned of, and where steps are they are found.
+//! Published snapshots, none of which has a second step, and small snapshots with a known number of steps or calls. No
+//! loop within a pass or step is taken for the training's loop, no windows within it are compared, there is no warning,
+//! and existing steps are found.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ use memctl_model::MarkKind;
 use memctl_snapshot::{FoundBoundaries, load};
 use memctl_tests::{memctl, run, run_json};
 
-/// With the steps or calls that are to be found.
+/// The snapshots with the expected number of steps or calls.
 const PUBLISHED: [(&str, u64); 5] =
     [("forward_only", 0), ("forward_only_mixed", 0), ("inference", 0), ("notebook_cell", 0), ("one_full_step", 0)];
 

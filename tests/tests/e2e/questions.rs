@@ -1,7 +1,8 @@
-//! Answers agree with each other and with the recordings: peaks, sites, timelines, exports and all three kinds of store.
+//! Responses agree with each other and with the recordings: peaks, sites, timelines, exports and all three kinds of
+//! store.
 //!
-//! Every figure is compared exactly. Each test has a daemon of its own, with the recordings that it asks about.
-//! (Over 400 lines: each question is compared over every store.)
+//! Every figure is compared exactly. Each test has its own daemon, with the recordings that it queries.
+//! (Over 400 lines: each query is compared over every store.)
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -231,7 +232,7 @@ fn ranks_epochs_and_times_narrow() {
     let timeline = asked.json("timeline", name, &times);
     let points = ranks(&timeline)[0]["points"].as_array().unwrap();
     assert_eq!(points[0]["first_at"], since);
-    // A point ends where the next would begin: a nanosecond behind the last moment that belongs to the answer.
+    // A point ends where the next would begin: a nanosecond after the last moment of the response.
     let end = points.last().unwrap()["last_at"].as_str().unwrap();
     assert!(end.starts_with(until.trim_end_matches('Z')), "{end} and {until}");
     assert_eq!(points.last().unwrap()["allocated_bytes"], ends[3]["allocated_bytes"]);
@@ -257,7 +258,7 @@ fn ranks_epochs_and_times_narrow() {
     let expected = whole.iter().filter(at).count();
     assert!(slice.len().abs_diff(expected) <= 2 && !slice.is_empty(), "{} of {expected}", slice.len());
     let parts: usize = ["..1", "2..3", "4.."].map(|range| csv(&["--epoch", range]).len()).iter().sum();
-    // An event at the very time of a boundary belongs to both sides.
+    // An event exactly at the time of a boundary belongs to both sides.
     assert!(parts >= whole.len() && parts <= whole.len() + 20, "{parts} of {}", whole.len());
 }
 
@@ -284,7 +285,7 @@ fn the_latest_job_and_a_job_that_goes() {
 fn events_as_csv_are_the_recorded_ones() {
     let asked = Asked::with(&NAMES);
     for (number, name) in NAMES.into_iter().enumerate() {
-        // One rank of each recording, and all of one.
+        // One rank of each recording, and all ranks of one recording.
         let chosen: Vec<usize> = if number == 0 { (0..4).collect() } else { vec![number % 4] };
         let list: Vec<String> = chosen.iter().map(ToString::to_string).collect();
         let text = asked.text("export", name, &["--rank", &list.join(","), "--format", "csv"]);
@@ -292,7 +293,7 @@ fn events_as_csv_are_the_recorded_ones() {
         assert!(lines.next().unwrap().starts_with("rank,device,at,action,"));
         let mut counts: BTreeMap<(usize, &str), u64> = BTreeMap::new();
         for line in lines {
-            // The first cells are numbers, times and words of memctl's own: never quoted.
+            // The first cells are numbers, times and fixed words, which are never quoted.
             let mut cells = line.split(',');
             let rank = cells.next().unwrap().parse().unwrap();
             *counts.entry((rank, cells.nth(2).unwrap())).or_default() += 1;
@@ -309,11 +310,12 @@ fn events_as_csv_are_the_recorded_ones() {
     }
 }
 
-/// What of a report must survive a round trip: all but the framework, whose version is guessed from the keys of the file, and how much the store needs.
+/// The part of a report that must survive a round trip: everything except the framework, whose version is inferred from
+/// the file's keys, and the size in the store.
 fn essence(rank: &Value) -> Value {
     let mut rank = rank.clone();
     let map = rank.as_object_mut().unwrap();
-    // Ids of findings are made of the job's name.
+    // Ids of findings depend on the job's name.
     for key in ["framework", "stored_bytes", "findings"] {
         map.remove(key);
     }
@@ -333,7 +335,7 @@ fn unnamed(growth: &Value) -> Value {
 fn a_snapshot_that_is_exported_imports_as_the_same_job() {
     let asked = Asked::with(&NAMES);
     for (number, name) in NAMES.into_iter().enumerate() {
-        // One rank of each recording, and all of one.
+        // One rank of each recording, and all ranks of one recording.
         let list = if number == 1 { "0-3".to_owned() } else { (number % 4).to_string() };
         let rank = ["--rank", &list];
         let folder = tempfile::tempdir().unwrap();
@@ -369,9 +371,9 @@ fn answers(flags: [&OsStr; 2]) -> Vec<String> {
     let answer = |question: &&[&str]| {
         let output = memctl().args(*question).args(flags).output().unwrap();
         assert!(output.status.success(), "{question:?}: {}", stderr(&output));
-        // A pickle is not text: its bytes in another form that can be compared.
+        // A pickle is not text: its bytes are converted to a comparable form.
         let text: String = output.stdout.iter().map(|byte| char::from(*byte)).collect();
-        // When it was imported is each store's own.
+        // The time of import differs between stores.
         text.split('\n').filter(|line| !line.contains("\"arrived_at\"")).collect::<Vec<_>>().join("\n")
     };
     questions.iter().map(answer).collect()

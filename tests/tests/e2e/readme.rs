@@ -1,9 +1,9 @@
-//! The commands of README.md and then of docs/, run as they stand there, in their order, by a user who has just cloned:
-//! each must succeed. What README shows first is what the demo prints.
+//! The commands of README.md and then of docs/, run unchanged and in order, by a user with a fresh clone. Each must
+//! succeed. The first text block of README equals the output of the demo.
 //!
-//! Blocks of `console` (lines that begin with `$ `) and of `sh` are commands; no other page has any. Left out is what
-//! builds and tests; the built program stands for `cargo run --release --`. A command that ends with `&` runs until the
-//! last one is done.
+//! Blocks of `console` (lines that begin with `$ `) and of `sh` are commands; other pages have none. Commands that
+//! build and test are left out; the built program replaces `cargo run --release --`. A command that ends with `&` runs
+//! until the last command has ended.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
@@ -34,14 +34,14 @@ fn commands(text: &str) -> Vec<String> {
     found
 }
 
-/// The command as the built program runs it; `None` for what builds and tests.
+/// The command as the built program runs it; `None` for commands that build and test.
 fn runnable(command: &str, port: u16) -> Option<String> {
     let builds = ["./test", "cargo install", "cargo build", "cargo test", "cargo bench", "git clone", "cd "];
     if builds.iter().any(|start| command.starts_with(start)) {
         return None;
     }
     let command = command.replace("cargo run --release --", "memctl").replace("./target/release/memctl", "memctl");
-    // The proposed port may be taken here.
+    // The documented port may be in use.
     let mut parts = command.split("127.0.0.1:");
     let mut moved = parts.next().unwrap_or_default().to_owned();
     for part in parts {
@@ -50,7 +50,7 @@ fn runnable(command: &str, port: u16) -> Option<String> {
     Some(moved)
 }
 
-/// A home and a clone of one's own: the program on the path, the repository's data below the working folder.
+/// A home folder and a clone: the program on the path, the repository's data below the working folder.
 struct Clone {
     folder: tempfile::TempDir,
 }
@@ -68,7 +68,7 @@ impl Clone {
 
     fn shell(&self, line: &str) -> Command {
         let path = std::env::var("PATH").unwrap_or_default();
-        // The harness's command carries a clean environment; a shell in that environment is wanted here.
+        // The harness's command has a clean environment; a shell in that environment is needed here.
         let clean = memctl();
         let mut shell = Command::new("sh");
         for (name, value) in clean.get_envs() {
@@ -85,7 +85,7 @@ impl Clone {
     }
 }
 
-/// What runs beside the others; killed when a test fails.
+/// A command that runs in the background; killed when a test fails.
 struct Background(Child);
 
 impl Drop for Background {
@@ -103,7 +103,7 @@ fn in_background(mut shell: Command, line: &str) -> Background {
     child
 }
 
-/// The pages below a folder, README.md first, without what is built or fetched.
+/// The pages below a folder, README.md first, without built or downloaded folders.
 fn pages(folder: &Path, found: &mut Vec<PathBuf>) {
     for entry in std::fs::read_dir(folder).unwrap().flatten() {
         let path = entry.path();
@@ -116,7 +116,7 @@ fn pages(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// Those whose commands are run: README.md, then docs/ in the order of their names.
+/// The pages whose commands are run: README.md, then docs/ in the order of their names.
 fn pages_with_commands() -> Vec<PathBuf> {
     let mut docs = Vec::new();
     pages(&root().join("docs"), &mut docs);
@@ -167,7 +167,7 @@ fn every_command_of_the_readme_and_of_docs_works() {
         }
         let output = clone.shell(line).output().unwrap();
         assert_eq!(output.status.code(), Some(0), "$ {line}\n{}", stderr(&output));
-        // What writes a file says so beside it.
+        // A command prints something or writes a file (`-f`).
         let said = !output.stdout.is_empty() || !output.stderr.is_empty();
         assert!(said || line.contains(" -f "), "$ {line} said nothing");
     }

@@ -1,4 +1,5 @@
-//! All nine recordings through real binaries and sockets, on both databases: every epoch-end counter of every rank equals what the training loop read, byte for byte.
+//! All nine recordings through real binaries and sockets, on both databases: every epoch-end counter of every rank
+//! equals the value that the training loop read, byte for byte.
 
 use memctl_tests::daemon::{DaemonProcess, free_port};
 use memctl_tests::postgres::Database;
@@ -92,7 +93,7 @@ async fn every_counter_is_exact_on_postgres() {
     database.remove().await;
 }
 
-/// A file of one rank says nothing about how many there were: nothing is lost.
+/// A file of one rank does not state the number of ranks, so no rank counts as missing.
 #[test]
 fn a_file_of_one_rank_is_a_whole_import() {
     let store = tempfile::tempdir().unwrap();

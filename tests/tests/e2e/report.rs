@@ -1,5 +1,5 @@
-//! `memctl report` about the bundled recordings and about a job with hostile names: one file, whole, small, harmless, that
-//! says what `diagnose` says and requests nothing.
+//! `memctl report` about the bundled recordings and about a job with hostile names: one complete, small and harmless
+//! file that agrees with `diagnose` and makes no requests.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use memctl_tests::{memctl, run, run_json};
 
 /// The largest file.
 const BYTES_MAX: usize = 3_000_000;
-/// A name that tries everything that names can.
+/// A name with every kind of injection.
 const HOSTILE: &str =
     "x</title></script><script src=http://evil.example/></script><img src=x onerror=\"y\">'\u{202e}`|@all";
 
@@ -23,7 +23,7 @@ fn report(daemon: &DaemonProcess, job: &str, place: &Path) -> String {
     std::fs::read_to_string(&file).expect("the report")
 }
 
-/// What the file holds for its script.
+/// The data of the file for its script.
 fn inlined(html: &str) -> serde_json::Value {
     let data = html.split("id=\"report\">").nth(1).expect("data").split('<').next().unwrap();
     serde_json::from_str(data).expect("JSON")
@@ -35,13 +35,13 @@ fn attributes<'h>(html: &'h str, name: &str) -> Vec<&'h str> {
     html.split(&start).skip(1).filter_map(|rest| rest.split('"').next()).collect()
 }
 
-/// What must hold for every report.
+/// Asserts the properties of every report.
 fn whole_and_alone(html: &str, what: &str) {
     assert!(html.starts_with("<!doctype html>") && html.ends_with("</html>\n"), "{what}");
     assert!(html.len() <= BYTES_MAX, "{what}: {} bytes", html.len());
     assert_eq!(html.matches("<script").count(), 2, "{what}: its data and its own script");
     assert!(html.contains("content=\"default-src 'none'; style-src 'sha256-"), "{what}");
-    // What is read where no script runs.
+    // The content without scripts.
     let html = html.split("<script").next().unwrap();
     for forbidden in
         ["<img", "<link", "<iframe", "<object", "<embed", "<base", "<form", " style=\"", " src=\"", " onclick"]
@@ -81,7 +81,7 @@ fn reports_of_the_recordings_say_what_diagnose_says() {
         let mut wanted = vec!["diagnose".to_owned(), "query".to_owned(), "heat".to_owned(), "oom".to_owned()];
         wanted.extend((0..4).map(|rank| format!("timeline?floor=true&points=600&rank={rank}")));
         wanted.extend(["flame", "sites", "ledger", "blocks"].map(|verb| format!("{verb}?at=peak&rank={rank}")));
-        // One epoch alone has nothing to be compared with.
+        // A single epoch cannot be compared.
         assert_eq!(data["early"].is_null(), name == "oom_by_fragmentation", "{name}");
         if let (Some(early), Some(late)) = (data["early"].as_u64(), data["late"].as_u64()) {
             wanted.push(format!("flame?at=epoch:{late}&from=epoch:{early}&rank={rank}"));
@@ -92,7 +92,7 @@ fn reports_of_the_recordings_say_what_diagnose_says() {
     }
 }
 
-/// What other sizes would hold is in a file that was written with the recorded one.
+/// A report has the forecast of other sizes if it was written with the recorded size.
 #[test]
 fn other_sizes_are_in_a_report_that_names_the_recorded_one() {
     let (store, place) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());

@@ -1,7 +1,7 @@
-//! Certificates and authorities, of the daemon and of its clients, exchanged several times while agents stream.
+//! Certificates and authorities, of the daemon and of its clients, replaced several times while agents stream.
 //!
-//! All connections are cut after each step, so that every generation is used; which one an agent came with is in the
-//! daemon's log, and what the daemon shows is looked at. At the end every event that was produced is stored once.
+//! All connections are cut after each step, so that every generation is used. The daemon's log shows the certificate of
+//! each agent, and the test reads the daemon's certificate. At the end every produced event is stored once.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead as _, BufReader};
@@ -21,10 +21,10 @@ use memctl_tests::streaming::{self, PATIENCE, compare, until, until_ok};
 use memctl_tests::{memctl, run};
 
 const AGENTS: usize = 4;
-/// How often everything is exchanged; once without a signal, when the daemon looks by itself.
+/// The number of replacements; one of them without a signal, when the daemon checks by itself.
 const GENERATIONS: usize = 4;
 const BY_ITSELF: usize = 2;
-/// An agent that has stored so many more goes on.
+/// An agent that has stored this many more events counts as continuing.
 const MORE: u64 = 5_000;
 
 fn job(agent: usize) -> String {
@@ -54,7 +54,7 @@ fn start(agent: usize, url: &str, ca: &Path, identity: &Identity, stop: &Arc<Ato
     Streaming { breaker, thread }
 }
 
-/// What a daemon says, as far as it has said it.
+/// The daemon's output so far.
 fn followed(said: impl std::io::Read + Send + 'static) -> Arc<Mutex<String>> {
     let text = Arc::new(Mutex::new(String::new()));
     let kept = text.clone();
@@ -79,7 +79,7 @@ fn answers(url: &str, ca: &Path, identity: &Identity) -> Result<(), String> {
 
 struct Place {
     home: tempfile::TempDir,
-    /// What clients trust, and what the daemon trusts of clients.
+    /// The authorities that clients trust, and those that the daemon trusts for clients.
     trust: PathBuf,
     clients: PathBuf,
     server: Identity,
@@ -176,7 +176,7 @@ fn rotated(store: &[&str]) {
     stop.store(true, Ordering::Relaxed);
     let ended: Vec<(Outcome, u64)> = agents.into_iter().map(|agent| agent.thread.join().unwrap()).collect();
     assert_eq!(daemon.terminate(), 0);
-    // Without TLS and roles: all that is stored, compared one by one.
+    // Without TLS and roles, all stored events are compared one by one.
     let mut plain = memctl();
     let daemon = DaemonProcess::start(plain.arg("daemon").args(store), free_port());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

@@ -1,10 +1,10 @@
 //! `memctl run` with the real binary: exit codes, signals, environment, and trainers that die in every way.
 //!
 //! The trainer is this test program itself, started again (`fake_trainer`): it writes into a region as the hook does,
-//! without Python and torch. What it pushed is a pure function of its seed, so what is stored is compared one by one.
-//! No test waits for a fixed time; every fault is checked to have happened.
+//! without Python and torch. Its events are a pure function of its seed, so stored events are compared one by one. No
+//! test waits for a fixed time; every fault is checked to have happened.
 //!
-//! (Over 400 lines: the trainer and what is asked of it belong together.)
+//! (Over 400 lines: the trainer and its orders belong together.)
 
 use std::io::{BufRead as _, BufReader};
 use std::os::fd::OwnedFd;
@@ -28,7 +28,7 @@ use memctl_tests::source::Producer;
 use memctl_tests::{memctl, run_json, stderr, stdout, stored};
 use tonic::transport::{Channel, Endpoint};
 
-/// Longer than anything takes here; reached only when something is wrong.
+/// Longer than any step of these tests; reached only in case of a fault.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A folder for a run: its data, its temporary files, what trainers write.
@@ -45,11 +45,11 @@ impl Place {
         self.0.path().join(name)
     }
 
-    /// `memctl run FLAGS -- COMMAND`, on a store of its own unless the flags say otherwise.
+    /// `memctl run FLAGS -- COMMAND`, on a separate store unless the flags name another one.
     fn run(&self, flags: &[&str], command: &[&str]) -> Command {
         let mut run = memctl();
         run.arg("run").arg("--data-dir").arg(self.path("data")).args(flags).arg("--").args(command);
-        // No daemon of this machine is asked: the data folder is named.
+        // The data folder is named, so no daemon of this machine is used.
         run.env("TMPDIR", self.path("tmp")).env_remove("PYTHONPATH");
         run
     }
@@ -110,12 +110,12 @@ fn order(name: &str) -> Option<String> {
     std::env::var(format!("FAKE_{name}")).ok()
 }
 
-/// What a trainer of a seed pushes: times and stacks are made by others.
+/// The events of a trainer by its seed, without stacks.
 fn events(seed: u64) -> impl Iterator<Item = Event> {
     Producer::new(seed).map(|event| Event { stack: StackId::NONE, ..event })
 }
 
-/// Not a test of its own: a trainer under `memctl run`, ordered about by variables. Without a folder it does nothing.
+/// Not a test: a trainer under `memctl run`, controlled by variables. Without a folder it does nothing.
 #[test]
 #[ignore = "started by the other tests as a process of its own"]
 fn fake_trainer() {
@@ -142,7 +142,7 @@ fn fake_trainer() {
     end(&region, &folder, connection);
 }
 
-/// Pushes; with a file to wait for, half of it before the file is there.
+/// Pushes events; if there is a file to wait for, half of them before the file exists.
 fn push(region: &Arc<Region>, folder: &Path, rank: u64, count: u64) {
     // SAFETY: the only producer of this region.
     let mut producer = unsafe { region.producer(0) };
@@ -154,7 +154,8 @@ fn push(region: &Arc<Region>, folder: &Path, rank: u64, count: u64) {
             std::fs::write(folder.join(format!("half{rank}")), std::process::id().to_string()).unwrap();
             wait_for("the order to go on", || folder.join(&file).exists());
         }
-        // An exact count needs room; a real trainer never waits, and one whose launcher is gone must not.
+        // An exact count needs room in the ring. A real trainer never waits, and a trainer without its launcher must
+        // not wait.
         let is_late = done as u64 >= count / 2;
         let may_drop = order("DROP").is_some_and(|when| when != "late" || is_late);
         while !may_drop && !producer.has_room() {
@@ -166,7 +167,7 @@ fn push(region: &Arc<Region>, folder: &Path, rank: u64, count: u64) {
     notes.push(&[&messages::mark(ticks(), &MarkKind::EpochEnd(0), &[at])]);
 }
 
-/// Ends in the way that was ordered.
+/// Ends in the ordered way.
 fn end(region: &Arc<Region>, folder: &Path, connection: UnixStream) {
     match order("END").as_deref() {
         Some("kill") => kill("KILL", std::process::id()),
@@ -279,7 +280,7 @@ fn without_a_place_for_anything_the_command_runs() {
     assert!(stderr(&ran).contains("the command runs unrecorded"), "{}", stderr(&ran));
 }
 
-/// The same command with default signals: tests that run in the background of a shell ignore two.
+/// The same command with default signals: tests in the background of a shell ignore two of them.
 fn with_default_signals(command: &Command) -> Command {
     let mut env = Command::new("env");
     env.arg("--default-signal").arg(command.get_program()).args(command.get_args());
@@ -335,7 +336,7 @@ async fn channel(daemon: &DaemonProcess) -> Channel {
     Endpoint::from_shared(daemon.url.clone()).unwrap().connect().await.unwrap()
 }
 
-/// Everything that this rank pushed is stored, in order, once.
+/// Asserts that all events of this rank are stored, in order, once.
 fn assert_all_stored(all: &[stored::Stored], rank: u32, count: usize) {
     let of_rank: Vec<_> = all.iter().filter(|stored| stored.rank == rank).collect();
     assert_eq!(of_rank.len(), 1, "one session of rank {rank}");
@@ -469,7 +470,7 @@ fn a_trainer_outlives_its_launcher() {
     assert_eq!(launcher.wait().unwrap().signal(), Some(9), "the launcher was killed");
     std::fs::write(place.path("go"), "").unwrap();
     wait_for("the trainer's own end", || place.path("survived").exists());
-    // What the killed launcher left is cleared by the next one.
+    // The next launcher removes the files of the killed one.
     assert_eq!(std::fs::read_dir(place.path("tmp")).unwrap().count(), 1);
     assert!(output(&mut place.run(&["-q"], &["true"])).status.success());
     place.assert_nothing_is_left();
@@ -513,7 +514,8 @@ async fn what_a_daemon_misses_waits_for_the_next_run() {
     assert_eq!(ending(&report), ("failed".to_owned(), Some("exit code 3".to_owned())));
 }
 
-/// It takes the connection and says nothing: after some silence everything is on disk, the end of the session included.
+/// The daemon accepts the connection and sends nothing. After some silence everything is on disk, including the end of
+/// the session.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_daemon_that_stalls_costs_neither_events_nor_the_end() {
     let place = Place::new();
@@ -538,13 +540,14 @@ async fn what_a_killed_launcher_had_spooled_is_delivered_by_the_next() {
     let place = Place::new();
     let port = free_port();
     let url = format!("http://127.0.0.1:{port}");
-    // Up to the half it waits for room, so that nothing is dropped; after that the ring is not emptied any more.
+    // In the first half it waits for room, so that nothing is dropped; after that the ring is no longer emptied.
     let orders = [("FAKE_WAIT_FOR", "go"), ("FAKE_DROP", "late")];
     let mut run = place.train(&["--job", "cut", "--daemon", &url], &orders);
     let mut launcher = run.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     wait_for("half of the events", || place.path("half0").exists());
     let spool = place.path("data/spool").join(format!("daemon-127.0.0.1_{port}"));
-    // More than a header: at least a chunk of events. (A kill may cut a write short, and what was cut is no item: it has come to rest.)
+    // More than a header: at least a chunk of events. A kill may truncate a write, and a truncated item does not count,
+    // so writing must have stopped.
     let mut before = 0;
     wait_for("a chunk in the spool", || {
         let rested = std::mem::replace(&mut before, bytes_below(&spool)) == before;
@@ -586,7 +589,7 @@ fn a_store_that_is_in_use_is_waited_for_at_the_end() {
     assert_eq!(ran.status.code(), Some(0), "{}", stderr(&ran));
     assert!(stderr(&ran).contains("is in use by"), "{}", stderr(&ran));
     assert!(stderr(&ran).contains("could not be delivered"), "{}", stderr(&ran));
-    // One whose store becomes free while it waits.
+    // A run whose store becomes free while it waits.
     let mut run = place.train(&["--job", "wait"], &[("FAKE_WAIT_FOR", "go"), ("FAKE_RANK", "1")]);
     let launcher = run.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     wait_for("half of the events", || place.path("half1").exists());
@@ -618,7 +621,7 @@ fn the_socket_is_for_its_user_alone() {
     let script = "stat -c %a $(dirname $MEMCTL_RUN_SOCKET) > $FAKE_FOLDER/mode";
     assert!(output(&mut place.script(&["-q"], script)).status.success());
     assert_eq!(std::fs::read_to_string(place.path("mode")).unwrap().trim(), "700");
-    // A private folder above does not make a private socket: the socket's own mode is ours, whichever umask is set.
+    // The folder above is not private, so the socket's own mode must be private under any umask.
     std::fs::set_permissions(place.path("tmp"), std::fs::Permissions::from_mode(0o777)).unwrap();
     assert!(output(&mut place.script(&["-q"], &format!("umask 0; {script}"))).status.success());
     assert_eq!(std::fs::read_to_string(place.path("mode")).unwrap().trim(), "700");

@@ -1,4 +1,4 @@
-//! Runs of one name stay apart: launched one after the other or at once, imported, restarted, deleted.
+//! Runs of one name stay separate: launched one after the other or at once, imported, restarted, deleted.
 
 use std::process::{Command, Output};
 
@@ -9,7 +9,7 @@ fn output(command: &mut Command) -> Output {
     command.output().expect("memctl starts")
 }
 
-/// Trainers of [`crate::run`], in a data folder of their own.
+/// Trainers of [`crate::run`], in a separate data folder.
 struct Place(tempfile::TempDir);
 
 impl Place {
@@ -32,7 +32,7 @@ impl Place {
         command
     }
 
-    /// Every run: what it is asked for by, its attempt, its events.
+    /// Every run: its name, its attempt, its events.
     fn runs(&self) -> Vec<(String, u64, u64)> {
         let jobs = run_json(&mut self.memctl(&["jobs", "-o", "json"]));
         let row = |job: &serde_json::Value| {
@@ -65,7 +65,8 @@ fn the_same_name_three_times_is_three_runs() {
     assert!(stderr(&missing).contains("gpt2#9") && stderr(&missing).contains("gpt2#3"), "{}", stderr(&missing));
     let page = output(&mut place.memctl(&["jobs"]));
     assert!(stdout(&page).trim_start().starts_with("AGE"), "{}", stdout(&page));
-    // The newest goes, and the one before it is the newest; a run that is named goes alone.
+    // Deleting the job's name deletes the newest run, and the previous one becomes the newest. A named run is deleted
+    // alone.
     let gone = output(&mut place.memctl(&["delete", "gpt2", "--yes"]));
     assert!(stderr(&gone).contains("deleted gpt2#3"), "{}", stderr(&gone));
     output(&mut place.memctl(&["delete", "gpt2#1", "--yes"]));
@@ -77,7 +78,7 @@ fn the_same_name_three_times_is_three_runs() {
 #[test]
 fn a_restart_is_an_attempt_of_its_run() {
     let place = Place::new();
-    // What torchrun does: the same launcher, the same ranks, a higher count.
+    // Like torchrun: the same launcher, the same ranks, a higher restart count.
     let this = std::env::current_exe().unwrap();
     let trainer = format!("{} --ignored --exact --nocapture run::fake_trainer", this.display());
     let script = format!("{trainer}; FAKE_ATTEMPT=1 {trainer}");
@@ -87,7 +88,7 @@ fn a_restart_is_an_attempt_of_its_run() {
     assert_eq!(place.runs(), [("gpt2".to_owned(), 1, EVENTS), ("gpt2".to_owned(), 0, EVENTS)]);
     let report = run_json(&mut place.memctl(&["query", "gpt2", "-o", "json"]));
     assert_eq!((report["job"]["attempt"].as_u64(), report["job"]["attempts"].as_u64()), (Some(1), Some(2)));
-    // A person numbers the attempt: it goes on with the run.
+    // The user gives the attempt's number: it continues the run.
     let ran = output(&mut place.train(&["--attempt", "2"], &[]));
     assert!(ran.status.success(), "{}", stderr(&ran));
     assert_eq!(place.runs().first().unwrap(), &("gpt2".to_owned(), 2, EVENTS));
@@ -124,7 +125,7 @@ fn an_attempt_that_fails_leaves_the_others_of_its_run() {
     let imported = output(&mut place.memctl(&["import", "--job", "snap", &good.display().to_string()]));
     assert!(imported.status.success(), "{}", stderr(&imported));
     let before = place.runs();
-    // The first rank is stored before the second turns out to be cut.
+    // The first rank is stored before the second is found to be truncated.
     let first = good.join("rank0.pickle.zst").display().to_string();
     let whole = std::fs::read(good.join("rank1.pickle.zst")).unwrap();
     let cut = place.0.path().join("rank1.pickle.zst");

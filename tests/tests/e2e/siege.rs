@@ -1,7 +1,7 @@
 //! A daemon limited to 1 GiB under all attacks at the same time, while recorded jobs of four ranks stream through it.
 //!
-//! Guarantees checked: every attack happened, the daemon lives, its memory stays bounded, and every recorded counter is exact.
-//! `MEMCTL_SIEGE=3600 cargo test -p memctl-tests --release --test e2e siege::` holds it for an hour.
+//! Guarantees checked: every attack happened, the daemon lives, its memory stays bounded, and every recorded counter is
+//! exact. `MEMCTL_SIEGE=3600 cargo test -p memctl-tests --release --test e2e siege::` holds it for an hour.
 
 use std::process::Command;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use memctl_tests::daemon::{DaemonProcess, free_port};
 use memctl_tests::{memctl, memctl_path, recordings, run, run_json};
 
 const MEMORY_BYTES: u64 = 1 << 30;
-/// What the honest jobs are.
+/// The recordings of the honest jobs.
 const NAMES: [&str; 2] = ["gpt_clean", "lstm_hidden_chain"];
 
 fn length() -> Duration {
@@ -21,7 +21,7 @@ fn length() -> Duration {
     Duration::from_secs(text.and_then(|text| text.parse().ok()).unwrap_or(10))
 }
 
-/// Imports a recording, and compares what is stored with what the training loop itself read. Then it is deleted.
+/// Imports a recording, and compares the stored counters with those that the training loop read, and deletes the job.
 fn honest(url: &str, name: &str) {
     let flags = ["--daemon", url, "--job", name];
     run(memctl().args(["import", "-q"]).args(flags).arg(recordings::folder(name)));
@@ -43,7 +43,7 @@ fn recorded_jobs_stream_exactly_through_a_besieged_daemon() {
     let folder = tempfile::tempdir().unwrap();
     let (port, http) = (free_port(), free_port());
     let mut command = Command::new("prlimit");
-    // The limit of its data segment: any allocation beyond it ends the daemon.
+    // The limit of its data segment: any allocation beyond the limit ends the daemon.
     command.arg(format!("--data={MEMORY_BYTES}")).arg(memctl_path()).arg("daemon").arg("--data-dir").arg(folder.path());
     command.arg(format!("--http-listen=127.0.0.1:{http}")).args(["--retain-bytes", "2GB"]).env("MEMCTL_LOG", "error");
     let daemon = DaemonProcess::start(&mut command, port);

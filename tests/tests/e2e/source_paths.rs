@@ -1,5 +1,5 @@
-//! Paths that must not leave the host: no name of a private folder or file reaches the store in any item, and the
-//! findings are the same.
+//! Paths that must not be sent from the host: no name of a private folder or file reaches the store in any item, and
+//! the findings are the same.
 
 use std::path::Path;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use sqlx::{Connection as _, Row as _, SqliteConnection};
 const KEY: &str = "a key of this test alone";
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Every value of every table, and what it is unpacked.
+/// Every value of every table, also unpacked.
 async fn values(store: &Path) -> Vec<Vec<u8>> {
     let mut store = SqliteConnection::connect(&format!("sqlite:{}?mode=ro", store.display())).await.unwrap();
     let tables =
@@ -30,7 +30,7 @@ async fn values(store: &Path) -> Vec<Vec<u8>> {
             let rows = sqlx::AssertSqlSafe(format!("SELECT CAST(\"{column}\" AS BLOB) FROM \"{table}\""));
             for row in sqlx::query(rows).fetch_all(&mut store).await.unwrap() {
                 let Some(bytes) = row.get::<Option<Vec<u8>>, _>(0) else { continue };
-                // An item may stand behind a few bytes that say what it is.
+                // An item may be preceded by a few bytes with its kind.
                 for begin in (0..bytes.len().min(64)).filter(|&at| bytes[at..].starts_with(&[0x28, 0xb5, 0x2f, 0xfd])) {
                     values.extend(zstd::decode_all(&bytes[begin..]));
                 }
@@ -57,7 +57,7 @@ fn import(data: &Path, name: &str, form: &str) -> Value {
     run_json(of("query").args(["-o", "json"]))
 }
 
-/// What was found, without the names of files; findings, whose ids come from their places, by their order.
+/// The findings without file names, and identified by their order, because their ids depend on their places.
 fn told(report: &Value) -> Value {
     fn without(value: &mut Value, ids: &[&str]) {
         match value {
@@ -84,7 +84,7 @@ fn told(report: &Value) -> Value {
     told
 }
 
-/// Where two answers differ first; nothing where they do not.
+/// The first difference between two responses; `None` if they are equal.
 fn difference(one: &Value, other: &Value) -> Option<String> {
     match (one, other) {
         (Value::Object(one), Value::Object(other)) if one.keys().eq(other.keys()) => {
@@ -116,7 +116,7 @@ async fn what_is_found_in_a_recording_does_not_depend_on_its_paths() {
     }
 }
 
-/// A process with private names in everything that has names.
+/// A process with private names in every name that it has.
 fn record(url: &str, rank: u32, source_paths: SourcePaths) {
     let session = jobs::session("private", rank);
     let config = AgentConfig { source_paths, ..AgentConfig::new(session, Daemon::Address(url.into())) };
@@ -149,7 +149,7 @@ async fn nothing_private_of_a_live_process_reaches_the_store() {
         let daemon = DaemonProcess::sqlite(&data, port);
         let url = daemon.url.clone();
         for rank in 0..2 {
-            // Each began in a folder of its own node.
+            // Each process started in a folder of its own node.
             let root = format!("/mnt/node{rank}/acme-secret");
             let paths = match private {
                 true => SourcePaths::default(),
@@ -175,7 +175,7 @@ async fn nothing_private_of_a_live_process_reaches_the_store() {
             assert_eq!(count(&store, name).await > 0, private, "{form}: {name}");
         }
         if !private {
-            // Ranks of two nodes have one name for one file.
+            // Ranks of two nodes have the same name for the same file.
             let named = Key::given(KEY).unwrap().hash("model/secret_net.py");
             let text = sites.to_string();
             assert!(text.contains(&named), "{named} is not in {text}");

@@ -1,4 +1,4 @@
-//! `memctl spool`: what no daemon took is listed, delivered elsewhere, and discarded.
+//! `memctl spool`: sessions that no daemon accepted are listed, delivered elsewhere, and discarded.
 
 use memctl_tests::daemon::free_port;
 use memctl_tests::{memctl, run, run_json, stderr, stdout};
@@ -23,7 +23,7 @@ impl Place {
         command
     }
 
-    /// A run whose daemon is away.
+    /// A run whose daemon is down.
     fn train(&self, job: &str) {
         let mut command =
             self.memctl(&["run", "-q", "--patience", "0s", "--daemon", &self.nowhere, "--job", job, "--"]);
@@ -54,12 +54,12 @@ fn what_waits_is_listed_delivered_elsewhere_and_discarded() {
         assert!(row["destination"].as_str().unwrap().starts_with("127.0.0.1"), "{row}");
     }
     assert!(run(&mut place.memctl(&["spool"])).contains("second"));
-    // To the store of this folder, although it was meant for a daemon.
+    // The session is delivered to the store of this folder, although it was recorded for a daemon.
     let delivered = place.memctl(&["spool", "deliver", "first"]).output().unwrap();
     assert!(delivered.status.success() && stderr(&delivered).contains("1 session delivered"), "{}", stderr(&delivered));
     let report = run_json(&mut place.memctl(&["query", "first", "-o", "json"]));
     assert_eq!((report["job"]["events"].as_u64(), &report["completeness"]["exact"]), (Some(EVENTS), &true.into()));
-    // Without a daemon it stays.
+    // Without a daemon the session stays.
     let elsewhere = place.memctl(&["spool", "deliver", "--daemon", &place.nowhere]).output().unwrap();
     assert_eq!(elsewhere.status.code(), Some(3), "{}", stderr(&elsewhere));
     assert_eq!(place.waiting().len(), 1);

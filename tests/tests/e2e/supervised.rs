@@ -1,5 +1,5 @@
 //! Faults inside the daemon: a job that cannot be judged does not affect other jobs, and a failed committer is
-//! restarted. Health is truthful meanwhile, and every event is stored in the end.
+//! restarted. Health reports the faults correctly, and every event is stored in the end.
 //!
 //! The faults are real panics, thrown by a store on request.
 
@@ -29,7 +29,7 @@ use tonic_health::pb::health_client::HealthClient;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const EVENTS: u64 = 20;
-/// A job that the judge cannot read: it must not have read it before the fault is there.
+/// A job that the judge cannot read; the judge must not have read it before the fault is set.
 const UNREADABLE: &str = "broken";
 /// Commits that fail.
 const FAILURES: u32 = 5;
@@ -37,7 +37,7 @@ const FAILURES: u32 = 5;
 /// A store in memory that panics on request.
 struct Faulty {
     inner: SqliteStore,
-    /// Reading the items of this session panics: that of the job [`UNREADABLE`], from its beginning.
+    /// Reading the items of this session panics; it is the session of the job [`UNREADABLE`], from its beginning.
     unreadable: std::sync::Mutex<Option<i64>>,
     /// This many appends panic from now on.
     appends: AtomicU32,
@@ -274,7 +274,7 @@ async fn a_committer_that_fails_is_started_anew_and_health_tells() {
     let mut told = health.watch(request).await.unwrap().into_inner();
     let mut next = async || told.message().await.unwrap().expect("health keeps reporting").status();
     assert_eq!(next().await, ServingStatus::Serving);
-    // Each failure doubles the pause: the last is long enough to be reported on a busy machine.
+    // Each failure doubles the pause, so the last one is long enough to be observed on a busy machine.
     store.appends.store(FAILURES, Ordering::SeqCst);
     let told = async {
         while next().await != ServingStatus::NotServing {}

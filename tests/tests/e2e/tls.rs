@@ -1,4 +1,4 @@
-//! TLS: accepted and refused peers, on the daemon's ports and towards Postgres; certificates exchanged under load.
+//! TLS: accepted and refused peers, on the daemon's ports and towards Postgres; certificates replaced under load.
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -119,18 +119,18 @@ fn other_machines_are_not_let_in_without_tls() {
     assert_eq!(output.status.code(), Some(2), "it has a certificate and does not use it: {}", stderr(&output));
     assert_eq!(started(&["--listen", "127.0.0.1:0"]).status.code(), Some(0));
     assert_eq!(started(&["--listen", "0.0.0.0:0", "--insecure"]).status.code(), Some(0));
-    // What cannot start does not pass the check either.
+    // A configuration that cannot start does not pass `--check` either.
     let output = started(&["--listen", "https://127.0.0.1:0"]);
     assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
     assert!(stderr(&output).contains("there is no certificate for https://"), "{}", stderr(&output));
-    // A key that is not the certificate's is found before anything is served.
+    // A key that does not belong to the certificate is detected before the ports open.
     let other = Authority::new(home.path(), "other").issue("stranger");
     let output = started(&["--listen", "127.0.0.1:0", "--tls-cert", cert, "--tls-key", other.key.to_str().unwrap()]);
     assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
     assert!(stderr(&output).contains("does not go with the key"), "{}", stderr(&output));
 }
 
-/// What `openssl req -x509` makes by default.
+/// `openssl req -x509` creates such a certificate by default.
 #[test]
 fn an_authoritys_own_certificate_is_told_from_a_servers() {
     use std::io::Read as _;
@@ -213,7 +213,7 @@ fn insecure_is_said_at_every_start() {
     }
 }
 
-/// The files are exchanged while a job streams: the stream goes on, and new connections see the new certificate.
+/// The files are replaced while a job streams: the stream continues, and new connections get the new certificate.
 #[tokio::test(flavor = "multi_thread")]
 async fn certificates_are_exchanged_without_losing_a_stream() {
     use memctl_tests::raw::{Stream, session};
@@ -230,19 +230,19 @@ async fn certificates_are_exchanged_without_losing_a_stream() {
     let (mut stream, resume_after) = Stream::welcome(channel, &session(1)).await;
     assert!(connect(&new).await.is_err(), "the new authority is not in use yet");
     new.issue("renewed").replaces(&server);
-    // A wait for a state: the daemon looks at its files every few seconds.
+    // Waits for the new state, because the daemon checks its files every few seconds.
     while connect(&new).await.is_err() {
         tokio::task::yield_now().await;
     }
     assert!(connect(&old).await.is_err(), "the old certificate is gone");
-    // The stream of before is the same stream.
+    // The earlier stream continues.
     let item = memctl_tests::raw::item(resume_after + 1, 0);
     stream.send(item).await;
     stream.until_durable(resume_after + 1).await;
     assert_eq!(daemon.terminate(), 0);
 }
 
-/// A Postgres of one's own that speaks TLS alone.
+/// A separate Postgres that accepts only TLS.
 struct Postgres {
     folder: tempfile::TempDir,
     url: String,

@@ -35,7 +35,7 @@ fn proposed(page: &str) -> Vec<String> {
 fn commands_that_are_proposed_are_about_the_process_that_is_meant() {
     let store = tempfile::tempdir().unwrap();
     let daemon = daemon(&store);
-    // A trainer and two workers, all of rank 0; the second worker keeps what it makes.
+    // A trainer and two workers, all of rank 0; the second worker leaks.
     for (pid, training) in [(10, Training::default()), (11, Training::default()), (12, leaking())] {
         let mut info = session("job", 0);
         info.id.0[15] = pid as u8;
@@ -58,7 +58,7 @@ fn commands_that_are_proposed_are_about_the_process_that_is_meant() {
         assert!(!about.is_empty() && about.iter().all(|command| command.contains("--process worker-2")), "{page}");
         assert!(commands.iter().all(|command| !command.contains("--rank 0")), "{page}");
     }
-    // Run as it is proposed, the command is about that process and no other.
+    // The proposed command, run unchanged, selects only that process.
     let sites = data(&daemon, &["sites", "--job", "job", "--process", "worker-2"]);
     let processes: Vec<&Value> = sites["ranks"].as_array().unwrap().iter().map(|rank| &rank["process"]).collect();
     assert_eq!(processes, [&Value::from("worker-2")]);
@@ -156,7 +156,7 @@ fn jobs_are_filtered_by_state_and_label_and_show_their_worst_finding() {
 fn what_is_suspected_is_inconclusive_unless_it_is_allowed() {
     let store = tempfile::tempdir().unwrap();
     let daemon = daemon(&store);
-    // Keeps something in its last steps only: it may still be a cache that fills.
+    // This job keeps memory only in its last steps, so it may still be a cache that fills.
     let late = Training { kept_a_step: MIB, keeps: (52, u64::MAX), ..Training::default() };
     record(&daemon.url, session("late", 0), |agent| jobs::train(agent, late));
     let findings = data(&daemon, &["query", "--job", "late"])["findings"].clone();
@@ -173,7 +173,7 @@ fn what_is_suspected_is_inconclusive_unless_it_is_allowed() {
     let (code, page) = assert(&["--allow-suspected"]);
     assert_eq!(code, Some(0), "{page}");
     assert!(page.contains("holds "), "{page}");
-    // A leak is no suspicion.
+    // A confirmed leak is not a suspicion.
     record(&daemon.url, session("leaks", 0), |agent| jobs::train(agent, leaking()));
     let words = ["assert", "--job", "leaks", "no-leak", "--allow-suspected", "--daemon", &daemon.url];
     assert_eq!(memctl().args(words).output().unwrap().status.code(), Some(1));
@@ -262,7 +262,7 @@ fn a_shell_completes_the_names_of_jobs() {
         names.sort();
         assert_eq!(names, ["alpha", "alps"], "{verb}");
     }
-    // The name of a new job cannot be completed, and without an answer there are no completions.
+    // The name of a new job cannot be completed, and without a response there are no completions.
     assert_eq!(completed(&daemon, &["import", "--job", "al"]), [""; 0]);
     daemon.terminate();
     let nobody = DaemonProcess::sqlite(store.path(), free_port());

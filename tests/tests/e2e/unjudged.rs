@@ -1,9 +1,9 @@
-//! Jobs that could not be judged, whole or in part: no page, JSON or exit code of any command says or implies that they
-//! are well. The commands are those that the command line itself lists; an unknown one fails the test.
+//! Jobs that could not be judged, whole or in part: no page, JSON or exit code of any command states or implies that
+//! they have no problem. The commands are those that the command line itself lists; an unknown one fails the test.
 //!
-//! (Over 400 lines: a table of commands, and what each must say about each kind of job.)
+//! (Over 400 lines: a table of commands, with the expected output of each for each kind of job.)
 //!
-//! The test searches for the words of an all-clear; a job that is well shows that these words are in use.
+//! The test searches for the words of an all-clear; a job without a problem shows that these words are in use.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -14,7 +14,7 @@ use memctl_tests::recordings::folder;
 use memctl_tests::{commands_in, memctl, run, stderr, stdout};
 use serde_json::Value;
 
-/// A verb: what it is asked, or why it says nothing about a job.
+/// A command: its queries, or none if its output is not about a job's state.
 enum Verb {
     Asked(&'static [&'static [&'static str]]),
     Silent,
@@ -23,9 +23,9 @@ enum Verb {
 use Verb::{Asked, Silent};
 
 const VERBS: [(&str, Verb); 32] = [
-    // A recorded job of its own; what it prints is held by its golden page.
+    // It has its own recorded job; its golden page tests the output.
     ("demo", Silent),
-    // A page in a browser, made of the answers below; what it says is held by its own tests.
+    // A page in a browser, made of the responses below; it has its own tests.
     ("ui", Silent),
     ("run", Silent),
     ("daemon", Silent),
@@ -50,14 +50,14 @@ const VERBS: [(&str, Verb); 32] = [
             &["export", "--format", "memory-viz", "-f", "out.pickle"],
         ]),
     ),
-    // Made of the answers above, whose words it shows with what was not judged; it has forms of its own.
+    // Made of the responses above; it shows their words and gaps in its own formats.
     ("report", Silent),
-    // Of settings: nothing that is judged.
+    // About settings, which are not judged.
     ("what-if", Silent),
     ("fit", Silent),
-    // Of a process that runs, and what holds its tensors: nothing that is judged.
+    // About the holders of a running process, which are not judged.
     ("holders", Silent),
-    // Of the installation, not of a job.
+    // About the installation, not about a job.
     ("doctor", Silent),
     ("spool", Silent),
     ("delete", Silent),
@@ -69,14 +69,14 @@ const VERBS: [(&str, Verb); 32] = [
     ("audit", Silent),
     ("version", Silent),
 ];
-/// Words behind `alerts`; none of them says how a job is.
+/// Subcommands of `alerts`; none of them is about a job's state.
 const ALERTS: [&str; 5] = ["test", "silence", "unsilence", "silences", "rules"];
-/// What a condition of `assert` is decided by.
+/// The data that decides a condition of `assert`.
 #[derive(Clone, Copy, PartialEq)]
 enum By {
-    /// The judgement of growth.
+    /// The analysis of growth.
     Growth,
-    /// The allocator's counters, without any event.
+    /// The allocator's counters, without events.
     Counters,
     /// Events.
     Events,
@@ -97,7 +97,7 @@ const CONDITIONS: [(&str, By); 11] = [
     ("unused<0.999", By::Counters),
 ];
 
-/// Words that say that memory does not grow, that blocks lie well, and that all there is to know is known.
+/// Words of an all-clear about growth, about the layout of blocks, and about completeness.
 const NO_GROWTH: [&str; 7] = [
     "Nothing wrong was found",
     "live memory was flat",
@@ -110,19 +110,19 @@ const NO_GROWTH: [&str; 7] = [
 const BLOCKS_WELL: [&str; 4] = ["No significant fragmentation", "no churn", "No request failed", "Real demand"];
 const ALL_KNOWN: [&str; 1] = ["Exact: all"];
 
-/// What can be known of a job.
+/// The data that is known about a job.
 #[derive(Clone, Copy, Debug)]
 struct Known {
     job: &'static str,
     /// Whether growth can be judged.
     growth: bool,
-    /// Whether single blocks can be.
+    /// Whether single blocks can be judged.
     blocks: bool,
     /// Whether a steady state was seen.
     steady: bool,
-    /// Whether any level was.
+    /// Whether any level was recorded.
     levels: bool,
-    /// Whether retention took something.
+    /// Whether retention deleted something.
     expired: bool,
 }
 
@@ -160,12 +160,13 @@ fn every_command_of_the_command_line_is_asked_here() {
     assert_eq!(told, CONDITIONS.iter().map(|(condition, _)| names(condition)).collect::<BTreeSet<_>>());
 }
 
-/// Words that must not be said about it, anywhere.
+/// Words that must not occur in any output about the job.
 fn forbidden(known: Known) -> Vec<&'static str> {
     let mut words = Vec::new();
     if !known.growth {
         words.extend(NO_GROWTH);
-        // Said of other jobs than the one that is well: without epoch ends, or with growth that ends.
+        // Words that are used for jobs other than the one without a problem: without epoch ends, or with growth that
+        // ends.
         words.extend(["No growth was found", "No unbounded growth", " at every one of "]);
     }
     if !known.blocks {
@@ -178,7 +179,7 @@ fn forbidden(known: Known) -> Vec<&'static str> {
         words.extend(ALL_KNOWN);
     }
     if !known.levels {
-        // Levels that were never measured, at a time that never was.
+        // Levels that were never measured, at a time without data.
         words.extend([" 0 B ", "1970-01-01"]);
     }
     words
@@ -215,11 +216,11 @@ fn check(known: Known, verb: &str, words: &[&str], format: &str, said: &Said) {
     for word in forbidden(known).into_iter().filter(|_| !about_many) {
         assert!(!said.page.contains(word), "{word:?} is said: {context}");
     }
-    // With retention nothing was live at the end: a folded export is refused.
+    // If data has expired, live memory at the end is unknown, so a folded export is refused.
     let folded = words.contains(&"folded");
     let refuses = verb == "export" && (!known.blocks || folded && known.expired)
         || known.expired && (words.contains(&"--peak") || words == ["ledger"] && known.blocks);
-    // Compared with a job of which more was judged, that nothing new was found says nothing.
+    // If more was judged in the other job, the absence of new findings means nothing.
     let fails = verb == "assert" && (!known.growth || known.expired || !known.blocks && words.contains(&"--against"));
     match (refuses, fails) {
         (true, _) => {
@@ -250,11 +251,11 @@ fn check(known: Known, verb: &str, words: &[&str], format: &str, said: &Said) {
     }
 }
 
-/// What a page must say about it.
+/// Asserts the required text of a page about the job.
 fn page(known: Known, verb: &str, page: &str, context: &str) {
     let first = page.lines().next().unwrap_or_default();
     if !known.growth && ["query", "leaks", "ranks", "diagnose"].contains(&verb) {
-        // That memory grew is a fact, also where it is not known whether it would go on.
+        // Past growth is a fact, even if it is unknown whether it would continue.
         assert!(first.starts_with("Inconclusive: ") || first.starts_with("Live memory has grown "), "{context}");
         assert!(page.contains("What to do:") || first.starts_with("Live memory has grown "), "{context}");
         assert!(!page.contains("et it run "), "it has ended: {context}");
@@ -281,13 +282,13 @@ fn page(known: Known, verb: &str, page: &str, context: &str) {
     }
 }
 
-/// The jobs that stand behind `Not judged: ` on a page.
+/// The jobs after `Not judged: ` on a page.
 fn not_judged_list(page: &str) -> Vec<String> {
     let list = page.split_once("Not judged: ").map_or("", |(_, list)| list.trim_end().trim_end_matches('.'));
     list.split(',').map(|job| job.trim().to_owned()).collect()
 }
 
-/// What JSON must say about it.
+/// Asserts the required fields of JSON about the job.
 fn json(known: Known, verb: &str, text: &str, context: &str) {
     let json: Value = serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {context}"));
     let lacks = |kind: &str| {
@@ -340,7 +341,7 @@ fn json(known: Known, verb: &str, text: &str, context: &str) {
     }
 }
 
-/// Each condition by itself: the others must not answer for it.
+/// Asserts each condition separately, so that other conditions do not decide the exit code.
 fn conditions(url: &str, known: Known, place: &Path) {
     for (condition, by) in CONDITIONS {
         let decided = match by {
@@ -380,7 +381,7 @@ fn no_command_implies_that_an_unjudged_job_is_well() {
     daemon.terminate();
 }
 
-/// The same words are said about a job that is well: a search for obsolete words would find nothing.
+/// Asserts that the words are used for a job without a problem, because a search for obsolete words would find nothing.
 fn words_are_in_use(url: &str, place: &Path) {
     sweep(url, ALL, place);
     let asked =
@@ -410,7 +411,7 @@ fn what_retention_took_is_said_and_not_made_up() {
     }
 }
 
-/// A part of a job that can be judged as a whole: the answer is about the part.
+/// If only the whole job can be judged, a response about a part of it is inconclusive.
 #[test]
 fn one_epoch_of_a_job_that_leaks_is_inconclusive() {
     let (store, place) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
@@ -439,7 +440,7 @@ fn one_epoch_of_a_job_that_leaks_is_inconclusive() {
         assert_eq!(said.code, Some(1), "{condition}: {}", said.page);
         assert!(said.beside.contains("inconclusive"), "{condition}: {}", said.beside);
     }
-    // Whole, it is judged: the same words would be wrong.
+    // The whole job can be judged, so the same words would be wrong.
     assert!(!ask(&daemon.url, &["query", "--job", "j"], place.path()).page.contains("Inconclusive"));
     daemon.terminate();
 }

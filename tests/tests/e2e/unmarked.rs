@@ -1,5 +1,5 @@
-//! The nine recordings without a single annotation, as `_record_memory_history()` writes them by default: their steps are
-//! found, and they get their truth all the same, on both databases.
+//! The nine recordings without a single annotation, as `_record_memory_history()` writes them by default: their steps
+//! are found, and they get the right findings as well, on both databases.
 
 use memctl_model::MarkKind;
 use memctl_snapshot::{FoundBoundaries, load};
@@ -27,7 +27,7 @@ fn steps_are_found_and_all_ranks_agree() {
             let bare = load(&folder_without.join(format!("rank{rank}.pickle")), &mut |_| {}).unwrap();
             assert_eq!(bare.events(), marked.events(), "{name}: only annotations are gone");
             let ends = bare.marks.iter().filter(|mark| matches!(mark.kind, MarkKind::StepEnd(_))).count() as u64;
-            // Where nothing comes round (one request that fails) the whole is one step.
+            // If nothing repeats (one failing request), the whole recording is one step.
             let whole = u64::from(bare.found == FoundBoundaries::default());
             assert_eq!(ends, bare.found.steps + whole, "{name}: what is marked was found");
             assert!(whole == 0 || name == "oom_by_fragmentation", "{name}: its steps are found");
@@ -44,7 +44,7 @@ fn steps_are_found_and_all_ranks_agree() {
     assert!(right >= 8, "the steps of {right} recordings were found");
 }
 
-/// What has to be found at warning or above: ranks, function and line of the site.
+/// The expected finding at warning or above: ranks, function and line of the site.
 fn leak(name: &str) -> Option<(&'static [u64], &'static str)> {
     const ALL: &[u64] = &[0, 1, 2, 3];
     match name {
@@ -55,14 +55,14 @@ fn leak(name: &str) -> Option<(&'static [u64], &'static str)> {
     }
 }
 
-/// Findings that say that something is wrong, not that something may be.
+/// Findings about certain problems, not about possible ones.
 fn wrong(url: &str, job: &str) -> Vec<Value> {
     let report = run_json(memctl().args(["query", "-o", "json", "--daemon", url, "--job", job]));
     let findings = report["findings"].as_array().expect("findings").clone();
     findings.into_iter().filter(|finding| text(finding, "severity") != "info").collect()
 }
 
-/// A page never begins with an all-clear where something is wrong.
+/// Asserts that a page does not begin with an all-clear if there is a problem.
 fn check_beginning(url: &str, name: &str) {
     let job = format!("{name}-unmarked");
     let report = run_json(memctl().args(["query", "-o", "json", "--daemon", url, "--job", &job]));
@@ -96,7 +96,7 @@ fn check(url: &str, name: &str) {
         }
         ("oom_by_fragmentation", None) => assert!(kinds.contains(&"oom"), "{name}: {found:#?}"),
         ("gpt_varlen_fragmentation", None) => {
-            // As with marks: kind and severity.
+            // Kind and severity are the same as with marks.
             let told = |job: &str| -> Vec<(String, String)> {
                 let report = run_json(memctl().args(["query", "-o", "json", "--daemon", url, "--job", job]));
                 let findings = report["findings"].as_array().expect("findings").clone();

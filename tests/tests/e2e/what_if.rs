@@ -1,5 +1,5 @@
-//! `memctl what-if` through real binaries, on the bundled recordings: replays repeat them exactly, other settings and limits end
-//! as they do, and what the allocator would refuse is refused.
+//! `memctl what-if` through real binaries, on the bundled recordings: replays reproduce them exactly, trials under
+//! other settings and limits have the expected results, and settings that the allocator would refuse are refused.
 
 use memctl_tests::daemon::{DaemonProcess, free_port};
 use memctl_tests::recordings::{NAMES, folder};
@@ -49,7 +49,7 @@ fn recordings_are_repeated_and_settings_told_apart() {
     assert_eq!(own(40 << 30)["out_of_memory"], Value::Null);
     assert_eq!(rank["recommended"], Value::Null, "no setting helps where every page holds a live block");
 
-    // The limit at which it failed is recorded: without another one it fails again.
+    // The limit of the failure is recorded, so without another limit the request fails again.
     let own = ask("oom_by_fragmentation", &["--rank", "0"]);
     let settings = own["ranks"][0]["settings"].as_array().unwrap();
     let exported: Vec<&Value> = settings.iter().filter(|it| it["allocator_conf"] == "").collect();
@@ -64,7 +64,7 @@ fn recordings_are_repeated_and_settings_told_apart() {
     assert!(words.contains("expandable_segments:yes is refused: must be True or False"), "{words}");
 }
 
-/// What `diagnose`, `frag` and `oom` say of allocator settings is what their replay came to.
+/// The advice of `diagnose`, `frag` and `oom` on allocator settings equals the result of their replay.
 #[test]
 fn advice_on_settings_has_its_bytes_or_says_that_none_helps() {
     let store = tempfile::tempdir().unwrap();
@@ -108,7 +108,7 @@ fn advice_on_settings_has_its_bytes_or_says_that_none_helps() {
     }
 }
 
-/// Some steps of a recording, from the state in which the first of them begins.
+/// Some steps of a recording are replayed from the state at the begin of the first one.
 #[test]
 fn a_part_of_the_steps_is_replayed() {
     let store = tempfile::tempdir().unwrap();
@@ -133,7 +133,7 @@ fn a_part_of_the_steps_is_replayed() {
     let beyond = ask(&["--rank", "0", "--from", "1000000"]);
     assert_eq!(beyond["ranks"], Value::Array(Vec::new()));
     assert!(beyond["not_looked_at"].to_string().contains("ended before the first step"), "{beyond}");
-    // Its odd rank is the one that caches.
+    // The outlier rank is the one that caches.
     let odd = ask(&[]);
     assert_eq!(odd["ranks"][0]["rank"], 0, "{odd}");
 
@@ -142,7 +142,7 @@ fn a_part_of_the_steps_is_replayed() {
     assert_eq!(refused.status.code(), Some(2));
 }
 
-/// The most trials, and the most sizes, are known before a job is looked for.
+/// The most trials, and the most sizes, are checked before the job is looked up.
 #[test]
 fn more_than_a_daemon_replays_at_once_is_refused() {
     let store = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! The wire seen by a raw client: duplicates, gaps, lies and takeovers; each gets a specific answer, and nothing is
-//! stored in part.
+//! The wire seen by a raw client: duplicates, gaps, false data and takeovers; each gets a specific answer, and nothing
+//! is stored in part.
 
 use std::sync::Arc;
 
@@ -34,7 +34,7 @@ async fn what_comes_twice_is_stored_once() {
     }
     stream.until_durable(3).await;
     drop(stream);
-    // The acknowledgement was lost, says the agent, and sends all of it again.
+    // The agent has lost the acknowledgement and sends all items again.
     let (mut stream, resume) = Stream::welcome(daemon.channel(), &session(1)).await;
     assert_eq!(resume, 3);
     for seq in 2..=4 {

@@ -1,12 +1,13 @@
-//! The arrows of ARCHITECTURE.md: which crate may import which, what none may know, and that answers and pages decide nothing
-//! by numbers. A broken one fails with its sentence.
+//! The dependency rules of ARCHITECTURE.md: which crate may import which, what no crate may import, and that answers
+//! and pages have no thresholds. A violated rule fails with its sentence.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 
 use serde_json::Value;
 
-/// Crate, what of memctl it may import, what it must never import (normal dependencies), and the sentence.
+/// Each crate with the crates of memctl that it may import, those that it must never import (normal dependencies), and
+/// the sentence of the rule.
 const RULES: [(&str, &[&str], &[&str], &str); 9] = [
     (
         "memctl-model",
@@ -90,7 +91,8 @@ fn dependencies(metadata: &Value) -> BTreeMap<String, BTreeSet<String>> {
         .map(|package| {
             let normal =
                 package["dependencies"].as_array().expect("dependencies").iter().filter(|it| it["kind"].is_null());
-            // Derives for the structs, for crates that store them: a feature that the agent does not enable.
+            // serde is an optional feature with derives for crates that store the structs; the agent does not enable
+            // it.
             let normal = normal.filter(|it| !(it["name"] == "serde" && it["optional"] == true));
             let names = normal.map(|it| it["name"].as_str().expect("a name").to_owned()).collect();
             (package["name"].as_str().expect("a name").to_owned(), names)
@@ -132,9 +134,9 @@ fn only_the_store_names_sqlx() {
     assert!(looked_at > 10);
 }
 
-/// Numbers that pages and answers may name: how much of a page or of a message there is, never what is good or bad. (What
-/// `args/` and `conditions.rs` take, what `run/` waits for and what `export/`, `render/` and `format/` write is about input
-/// and output, not about jobs.)
+/// Numbers that pages and answers may name: they limit the size of a page or message and never decide what is good or
+/// bad. Numbers in `args/`, `conditions.rs`, `run/`, `export/`, `render/` and `format/` are about input and output, not
+/// about jobs.
 const LAYOUT: [(&str, &str); 64] = [
     ("cli/src/page/access.rs", "SECONDS"),
     ("answers/src/blocks.rs", "STACK_FRAMES_MAX"),
@@ -237,7 +239,7 @@ fn number(word: &str) -> Option<f64> {
     starts.then(|| digits.parse().ok())?
 }
 
-/// Whether a word at this place is a number that decides: 0 and 1 are no thresholds, `1 << 20` is one.
+/// Whether a word at this place is a number that decides: 0 and 1 are not thresholds, `1 << 20` is one.
 fn decides(words: &[&str], at: usize) -> bool {
     let Some(found) = words.get(at).and_then(|word| number(word)) else { return false };
     let shifted = words.get(at + 1) == Some(&"<<") || at > 1 && words.get(at - 1) == Some(&"<<");
@@ -251,8 +253,8 @@ fn decides_beside(words: &[&str], at: usize) -> bool {
     left || decides(words, at + 1) || multiple(at + 2, at + 3)
 }
 
-/// What of a source decides by numbers: comparisons with one, ranges to lie in, patterns of one, and constants of numbers,
-/// which `layout` names where they say how much is shown.
+/// The thresholds in a source: comparisons with numbers, ranges, patterns with numbers, and numeric constants.
+/// Constants that `layout` accepts are left out, because they only limit what is shown.
 fn thresholds(source: &str, layout: &dyn Fn(&str) -> bool) -> Vec<String> {
     let code = code(source);
     let words: Vec<&str> = code.split_whitespace().collect();

@@ -1,14 +1,14 @@
-//! No circle between modules: in every crate, at every level, siblings import each other in one direction only.
+//! No import cycles between modules: in every crate, at every level, siblings import each other in one direction only.
 //!
-//! Guarantees: `use` lines, paths in code and re-exports are followed to the module that defines a name. A parent (`mod.rs`)
-//! may hold nouns that its children use and call them as well: that is one thing in several files and no circle. What only
-//! tests import does not count.
+//! Guarantees: `use` lines, paths in code and re-exports are followed to the module that defines a name. A parent
+//! (`mod.rs`) may define types that its children use, and call them as well; this does not count as a cycle. Imports of
+//! tests do not count.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A module's place within its crate.
+/// A module's path within its crate.
 type Place = Vec<String>;
 
 /// A module: the names that it re-exports, and the paths that it names.
@@ -117,14 +117,14 @@ fn module(place: &Place, text: &str, places: &BTreeSet<Place>) -> Module {
     module
 }
 
-/// Joins what a `use` with braces was split into.
+/// Joins the pieces of a `use` with braces.
 fn whole_use(open: &mut String, piece: &str) -> Option<String> {
     open.push_str(piece);
     let begun = used(open.trim_start()).is_some();
     Some(if begun && !open.ends_with(';') { String::new() } else { std::mem::take(open) })
 }
 
-/// Of a statement that is a `use`: whether it is public, and its tree.
+/// For a `use` statement: whether it is public, and its tree.
 fn used(statement: &str) -> Option<(bool, &str)> {
     let rest = statement.strip_prefix("pub").map(|rest| match rest.strip_prefix('(') {
         Some(rest) => rest.split_once(')').map_or(rest, |(_, rest)| rest),
@@ -212,7 +212,7 @@ fn home(path: &[String], modules: &BTreeMap<Place, Module>, steps: u32) -> Optio
     })
 }
 
-/// Each circle between siblings, as a line that names them and what ties them.
+/// Each cycle between siblings, as a line with their names and the names that connect them.
 fn circles(name: &str, modules: &BTreeMap<Place, Module>) -> Vec<String> {
     let mut below: BTreeMap<Place, BTreeMap<String, BTreeMap<String, String>>> = BTreeMap::new();
     for (place, module) in modules {

@@ -1,9 +1,9 @@
-//! docs/ against the program: every flag, key, variable and field of JSON is documented on its page, and everything that
-//! is documented exists.
+//! Compares docs/ with the program: every flag, key, variable and field of JSON is documented on its page, and
+//! everything that is documented exists.
 //!
-//! The program itself shows what exists: `--help`, the errors of the readers of its files, `-o json`. Variables are read
-//! from the sources, where they are literals.
-//! (Over 400 lines: one reader for each kind of thing that is documented.)
+//! The program itself shows what exists: `--help`, the errors of the readers of its files, `-o json`. Variables are
+//! found in the sources, because they are literals there.
+//! (Over 400 lines: one reader for each kind of documented item.)
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -31,7 +31,7 @@ fn quoted(text: &str) -> BTreeSet<String> {
     text.split('`').skip(1).step_by(2).map(str::to_owned).collect()
 }
 
-/// The lines of a page's section, its subsections included, without the blocks of code.
+/// The lines of a page's section, including its subsections, without code blocks.
 fn section<'t>(text: &'t str, heading: &str) -> &'t str {
     let start = text.find(&format!("## {heading}\n")).unwrap_or_else(|| panic!("no section {heading:?}"));
     let rest = &text[start + 3..];
@@ -125,7 +125,7 @@ fn known(error: &str, behind: &str) -> BTreeSet<String> {
     line.split(", ").map(|key| key.trim().trim_start_matches("one of ").replace('`', "")).collect()
 }
 
-/// The keys that a page's table of this first heading names.
+/// The keys in a page's table whose first heading is this.
 fn keys(text: &str, heading: &str) -> BTreeSet<String> {
     let start = text.find(heading).unwrap_or_else(|| panic!("no table {heading:?}"));
     let table: Vec<&str> = text[start..].lines().take_while(|line| line.starts_with('|')).collect();
@@ -170,7 +170,7 @@ fn every_key_of_a_rules_file_stands_in_alerts() {
 
 // --- paths --------------------------------------------------------------------------------------
 
-/// Every file and folder below `folder`, relative to `root`, but for what is built or hidden.
+/// Every file and folder below `folder`, relative to `root`, except built and hidden ones.
 fn tree(root: &Path, folder: &Path, found: &mut BTreeSet<String>) {
     for entry in std::fs::read_dir(folder).unwrap().flatten() {
         let (path, name) = (entry.path(), entry.file_name().to_string_lossy().into_owned());
@@ -184,7 +184,7 @@ fn tree(root: &Path, folder: &Path, found: &mut BTreeSet<String>) {
     }
 }
 
-/// The paths of sources that a page names: in backquotes or as links, from the root or from some folder on.
+/// The paths of sources that a page names: in backquotes or as links, relative to the root or to some folder.
 fn paths(text: &str, there: &BTreeSet<String>) -> BTreeSet<String> {
     let links = text.split("](").skip(1).filter_map(|rest| rest.split([')', '#']).next());
     let links = links.map(|link| link.trim_start_matches("../").to_owned());
@@ -216,7 +216,7 @@ fn every_source_that_a_page_names_is_there() {
 
 // --- variables ----------------------------------------------------------------------------------
 
-/// Where the sources of what users run lie.
+/// The folders with the sources of programs for users.
 const SOURCES: [&str; 6] =
     ["answers/src", "cli/src", "daemon/src", "agent/src", "agent/python/src", "agent/python/memctl_agent"];
 /// The text before a variable's name where the variable is read.
@@ -232,7 +232,7 @@ const READS: [&str; 10] = [
     "absolute(\"",
     "number(environment, \"",
 ];
-/// Variables of cargo and of the system that only pass through.
+/// Variables of cargo and of the system that are only passed on.
 const PASSED_ON: [&str; 4] = ["CARGO_MANIFEST_DIR", "CARGO_PKG_VERSION", "PATH", "PYTHONPATH"];
 
 fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
@@ -320,7 +320,7 @@ impl Shapes {
         section.split("**").nth(1).unwrap_or_else(|| panic!("no shape for {command}")).to_owned()
     }
 
-    /// Why a value is not of a type; nothing when it is.
+    /// Collects the reasons why a value does not have a type.
     fn faults(&self, value: &serde_json::Value, shape: &str, path: &str, found: &mut BTreeSet<String>) {
         use serde_json::Value;
         let shape = shape.strip_prefix('(').and_then(|shape| shape.strip_suffix(')')).unwrap_or(shape);

@@ -1,4 +1,5 @@
-//! The rules of the repository: which crate imports which, how long a file is, what the documents name. It needs no server.
+//! The rules of the repository: which crate may import which, the length of files, the content of documents. It needs
+//! no server.
 
 mod arrows;
 mod circles;

@@ -1,8 +1,8 @@
-//! Rules for every source file: it begins with what it is, and is short enough to be read.
+//! Rules for every source file: it begins with a description, and its length is limited.
 
 use std::path::{Path, PathBuf};
 
-/// The longest that a file may be.
+/// The maximum length of a file.
 const LINES_MAX: usize = 800;
 /// A longer file gives the reason in its header.
 const LINES_UNEXPLAINED_MAX: usize = 400;

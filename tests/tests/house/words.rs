@@ -1,7 +1,7 @@
-//! The language of comments and documents: few words that an engineer has to read twice, and short sentences.
+//! The language of comments and documents: few unusual words, and short sentences.
 //!
-//! Guarantees: counts comments of Rust, Python and TypeScript and all text of documents, without code in them. Refuses to
-//! judge what a word means: a word on the list is counted wherever it stands.
+//! Guarantees: counts comments of Rust, Python and TypeScript and all text of documents, without code in them. The
+//! meaning of a word is not considered: a word on the list is counted everywhere.
 
 use std::path::{Path, PathBuf};
 
@@ -30,7 +30,7 @@ fn files(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// What a file says to people: all of a document, the comments of a source.
+/// The prose of a file: all text of a document, the comments of a source.
 fn prose(path: &Path, text: &str) -> String {
     match path.extension().and_then(|end| end.to_str()) {
         Some("md") => without_code(text),
@@ -58,7 +58,7 @@ fn doc_strings(text: &str) -> String {
     found
 }
 
-/// Without code: fenced blocks, and what stands in backquotes.
+/// The text without fenced blocks and without text in backquotes.
 fn without_code(text: &str) -> String {
     text.split("```").step_by(2).map(without_quotes).collect()
 }
@@ -103,7 +103,7 @@ fn sentences(text: &str) -> Vec<usize> {
         let mut carried = 0;
         for part in ends(line) {
             carried += words(&part).count();
-            // (A full stop within a name or a number ends nothing.)
+            // A full stop within a name or a number does not end a sentence.
             if part.ends_with(['.', '!', '?', ':']) && carried >= 3 {
                 counts.push(std::mem::take(&mut carried));
             }

@@ -51,7 +51,7 @@ def live() -> dict[int, int]:
 
 
 class Trainer:
-    """Keeps things in its attributes."""
+    """Keeps tensors in its attributes."""
 
     def __init__(self) -> None:
         self.history: collections.deque[torch.Tensor] = collections.deque(maxlen=1000)
@@ -96,7 +96,7 @@ def in_attribute() -> None:
 
 
 class Result:
-    """One of many alike."""
+    """One of many equal objects."""
 
     def __init__(self) -> None:
         self.number, self.scores = len(RESULTS), made()
@@ -111,7 +111,7 @@ def in_class() -> None:
 
 
 class Slotted:
-    """Without a dict."""
+    """A class without `__dict__`."""
 
     __slots__ = ("kept",)
 

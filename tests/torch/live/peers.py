@@ -20,7 +20,7 @@ PERMISSION_DENIED = b"7"
 
 
 class Peer:
-    """Listens on a port of its own and treats every connection the same way."""
+    """Listens on a separate port and handles every connection in the same way."""
 
     def __init__(self) -> None:
         self.connections = 0
@@ -141,7 +141,7 @@ def _header(name: bytes, value: bytes) -> bytes:
 
 
 class Slow(Peer):
-    """Passes everything on to a real daemon and back, late and in small pieces."""
+    """Forwards everything to a real daemon and back, with delay and in small pieces."""
 
     PIECE_BYTES = 1024
     LATE_S = 0.02

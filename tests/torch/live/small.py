@@ -91,7 +91,7 @@ class Training:
             self.step()
 
     def leak(self, bytes_: int) -> None:
-        """Keeps memory for good."""
+        """Retains memory permanently."""
         self.kept.append(torch.empty(bytes_, dtype=torch.uint8, device=self.device))
 
     def report(self) -> None:
@@ -101,6 +101,6 @@ class Training:
         stats = torch.cuda.memory_stats(self.device)
         names = ("allocation.all.allocated", "allocated_bytes.all.current", "reserved_bytes.all.peak", "num_ooms")
         line = " ".join(["result", self.digest.hexdigest(), *(str(stats.get(name)) for name in names)])
-        # In one write: unbuffered, print writes word by word, and other ranks print at the same time.
+        # In one write, because unbuffered print writes word by word and other ranks print at the same time.
         sys.stdout.write(f"{line}\n")
         sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""What else runs in a training process: workers, forks, PyTorch's own recorder, graphs, compilers, devices, jobs.
+"""Other activity in a training process: workers, forks, PyTorch's own recorder, graphs, compilers, devices, jobs.
 
 Guarantees checked: memctl affects none of it, memctl's record stays complete, and only trainers are recorded.
 """
@@ -94,7 +94,7 @@ def test_spawned_workers_are_trainers(memctl: Memctl, script: Any) -> None:
     assert run.code == 0 and len(results) == 2 and len(set(results)) == 1, run
     for rank in range(2):
         assert run.told(f"spawned-{rank}")["level"] == "full"
-    # No variable gives their ranks: their process group does.
+    # No variable has their ranks; the process group has them.
     answer = memctl.answer("query", "--job", "spawned")
     assert [(rank["rank"], rank["state"], rank["steps"]) for rank in answer["ranks"]] == [
         (0, "finished", 5),

@@ -1,4 +1,4 @@
-"""The cause of a leak, found in genuine trainings: hooks that pile up, optimizers made again each epoch, losses kept.
+"""The cause of a leak, found in genuine trainings: hooks that pile up, optimizers recreated each epoch, losses kept.
 
 The programs run at the same time, because the import of torch takes most of each one's time. None calls memctl.
 """

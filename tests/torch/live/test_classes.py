@@ -1,4 +1,4 @@
-"""What each block is for: memctl's classes against PyTorch's own lists, block by block, on four models.
+"""The class of each block: memctl's classes compared with PyTorch's own lists, block by block, on four models.
 
 A script trains as scripts do (a data loader, no word about memctl) and writes which storage is a parameter's, a
 gradient's or an optimizer state's: after an epoch's last step, and once in the middle of a step, with what autograd

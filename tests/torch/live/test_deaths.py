@@ -92,7 +92,7 @@ def test_a_rank_dies(memctl: Memctl, script: Any, daemon: Daemon, die: str, code
         assert ranks[number]["events"] >= produced > 500, (number, ranks[number], produced)
         if number != 1:
             assert ranks[number]["state"] == "finished" and ranks[number]["failure"] is None, ranks[number]
-    # What the others had allocated at that moment can be queried.
+    # The allocated memory of the others at that moment can be queried.
     died_at = max(point["last_at"] for point in timeline(memctl, daemon, 1))
     sites = memctl.answer("sites", "--job", "deaths", "--rank", "0,2,3", "--at", died_at, "--daemon", daemon.url)
     assert [rank["rank"] for rank in sites["ranks"]] == [0, 2, 3]
@@ -128,7 +128,7 @@ def test_the_launcher_dies(memctl: Memctl, script: Any, daemon: Daemon) -> None:
 
 
 def until_stored(memctl: Memctl, daemon: Daemon, going: Going) -> dict[int, int]:
-    """Events of each rank that are durable, once each has some."""
+    """Waits until each rank has durable events; returns them."""
     found: dict[int, int] = {}
 
     def all_have_some() -> bool:

@@ -142,7 +142,7 @@ training.steps(5)
 
 
 def test_an_end_by_hand(memctl: Memctl, script: Any, plain: Plain) -> None:
-    """Without the launcher: an exception's words arrive, and a signal's death is seen by the daemon as a silence."""
+    """Without the launcher: an exception's message arrives, and the daemon sees a death by signal as silence."""
     from conftest import Daemon
 
     path = script(HEAD.replace("training =", "small.attach_if_wanted()\ntraining =") + 'raise ValueError("by hand")')

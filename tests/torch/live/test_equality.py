@@ -41,7 +41,7 @@ def check_events(memctl: Memctl, job: str, rank: int, folder: pathlib.Path) -> N
 
 
 def check_epochs(answer: dict[str, Any], rank: int, folder: pathlib.Path) -> None:
-    """The bytes at each epoch's end are those that the loop itself read."""
+    """Asserts that the bytes at each epoch's end equal those that the loop read."""
     said = {epoch["epoch"]: epoch for epoch in json.loads((folder / f"rank{rank}.json").read_text())["epochs"]}
     ends = {end["epoch"]: end for end in answer["ranks"][rank]["epoch_ends"]}
     assert said.keys() <= ends.keys()

@@ -53,7 +53,7 @@ def attached(memctl: Memctl, job: str, script: pathlib.Path, **settings: str) ->
 
 
 def exact(answer: dict[str, Any], produced: int, state: str = "finished") -> None:
-    """Everything that was produced is stored."""
+    """Asserts that everything produced is stored."""
     completeness = answer["completeness"]
     assert answer["job"]["state"] == state, answer["job"]
     assert completeness["exact"] and completeness["events_dropped"] == 0 and completeness["gaps"] == 0, completeness
@@ -72,7 +72,7 @@ def test_switched_off(memctl: Memctl, script: Any, plain: Plain) -> None:
         assert run.told("agent") is imported and run.told("native") is False and run.told("regions") == []
         assert not run.lines(), run
     assert not (memctl.folder / "data").exists()
-    # The same script does load all of it otherwise.
+    # Without that, the same script loads all of it.
     on = memctl.record("on", sys.executable, str(path))
     same(expected, on)
     assert on.told("native") and on.told("regions") and memctl.answer("query", "--job", "on")
@@ -134,14 +134,14 @@ def test_daemon_killed_and_started_again(memctl: Memctl, script: Any, plain: Pla
     goings = {"again": launched, "again-by-hand": by_hand}
     for going in goings.values():
         going.until_paused("half")
-    # Something of each is stored already.
+    # Some events of each are already stored.
     for job, going in goings.items():
         going.until(lambda job=job: stored(memctl, job, daemon) > 0, f"events of {job}")
     before = {job: stored(memctl, job, daemon) for job in goings}
     daemon.kill()
     daemon.start()
     for job in goings:
-        # What was acknowledged is there after the restart.
+        # Acknowledged data is stored after the restart.
         assert stored(memctl, job, daemon) >= before[job]
     for going in goings.values():
         going.go_on("half")

@@ -1,4 +1,4 @@
-"""Holders beyond containers that Python sees at once: graphs, hooks, cycles, C++, and tensors that are replaced."""
+"""Holders other than containers that are directly visible to Python: graphs, hooks, cycles, C++, replaced tensors."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_hooks_of_a_tensor_are_one_holder() -> None:
     assert (told["kind"], told["holder"], told["blocks"], told["length"]) == ("hook", "container", 40, 40), told
     expected = "cell `scale` of function `<lambda>`, 40 tensors, referenced by 40 backward hooks of `Parameter`"
     assert told["sentence"] == expected
-    # Of functions neither globals nor builtins are looked through: many have the same.
+    # The search skips the globals and builtins of functions, because many functions share them.
     function = next(iter(HELD[0]._backward_hooks.values()))
     assert _answer._referents(function) == [function.__closure__]
 
@@ -78,7 +78,7 @@ def endless(tensor: torch.Tensor) -> Iterator[None]:
 
 
 def test_more_generators_than_fit_into_one_slice_are_all_searched() -> None:
-    """A batch of them that did not fit was left out, and the search was not complete."""
+    """A batch that did not fit was left out, so the search was incomplete."""
     waiting = [endless(torch.ones(3)) for _ in range(2_000)]
     for one in waiting:
         next(one)
@@ -103,7 +103,7 @@ def test_a_graph_that_is_longer_than_a_slice_is_gone_through_from_its_oldest_end
         blocks.append(block_of(hidden))
         average.total = average.total + (hidden * 2).tanh().square().mean()
         hidden = None
-    # A slice is as long as the clock says: on a busy machine one may find nothing, and the search ends there.
+    # A slice is limited by the clock, so on a busy machine a slice may find nothing, and the search ends there.
     for _ in range(8):
         search = _holders.begin(_native, blocks[:200], BUDGET_MS)
         while search.answer is None:
@@ -135,7 +135,7 @@ def test_the_graph_of_a_tensor_that_is_replaced_meanwhile_is_told_of_as_it_was()
 
 
 def put_before_graphs(search: Any, stage: Any) -> None:
-    """Runs a stage right before graphs are walked, each time."""
+    """Runs a stage directly before each walk of graphs."""
     before = [[stage, one] if one == search._graphs else [one] for one in search._stages]
     search._stages = [one for some in before for one in some]
 
@@ -190,7 +190,7 @@ class Node:
 
 def test_with_the_collector_off_the_newest_cycles_are_found_without_the_whole_heap() -> None:
     HELD.append([[number] for number in range(200_000)])
-    # In the program nothing else is newer than what leaks.
+    # In the program no object is newer than the leaked ones.
     gc.collect()
     gc.disable()
     try:
@@ -203,12 +203,12 @@ def test_with_the_collector_off_the_newest_cycles_are_found_without_the_whole_he
         gc.enable()
     told = next(holder for holder in search.answer["holders"] if holder["kind"] == "cycle")
     assert (told["blocks"], told["collector"]) == (60, "off"), search.answer
-    # Fewer than one pass over the whole heap would be, though some were visited again after a slice without time.
+    # Fewer visits than in one pass over the whole heap, although a slice without time visits some again.
     assert search._in_heap.of_holders.counts()[0] < 200_000, search.answer
 
 
 def cast(count: int) -> list[tuple[int, int]]:
-    """Weights that autocast has copied, and of which nothing else is left."""
+    """Weights that autocast has copied, without other references."""
     blocks = []
     for _ in range(count):
         layer = torch.nn.Linear(4, 4)
@@ -224,7 +224,7 @@ def test_what_the_cache_of_autocast_holds_is_said_to_be() -> None:
         blocks = cast(20)
         told = only(sliced(blocks))
         assert (told["holder"], told["pattern"], told["blocks"]) == ("cpp", "autocast_cache", 20), told
-        # From another thread the main one is asked.
+        # From another thread, the main thread is queried.
         answers: list[Any] = []
         thread = threading.Thread(target=lambda: answers.append(sliced(blocks)))
         thread.start()

@@ -52,11 +52,11 @@ def find(*tensors: torch.Tensor) -> dict[str, Any]:
 
 
 class Item:
-    """One of many."""
+    """One of many equal objects."""
 
 
 class Ran(Exception):
-    """The search ran code of the program."""
+    """Raised if the search runs code of the program."""
 
 
 def refuse(*_: Any, **__: Any) -> Any:
@@ -147,7 +147,7 @@ def test_modes_hooks_and_subclasses_do_not_notice() -> None:
     assert seen == [], seen
     found = {holder["holder"]: holder for holder in answer["holders"]}
     assert found["container"]["chain"][-1] == "Sub", answer
-    # Nothing lies at address 8. The caller alone knows whether a block is live.
+    # No block is at address 8. Only the caller knows whether a block is live.
     assert found["cpp"]["numbers"] == [1], answer
 
 
@@ -190,7 +190,7 @@ def counts(*things: Any) -> list[int]:
 
 
 def test_nothing_is_kept() -> None:
-    """Not even until the collector runs, which a program may have switched off."""
+    """The search keeps no reference, not even until the collector runs, which a program may have switched off."""
     tensor = torch.ones(10, requires_grad=True)
     result = (tensor * 2).exp()
     HELD.append({"result": result})
@@ -261,7 +261,7 @@ def sliced(blocks: list[tuple[int, int]], between: Any) -> dict[str, Any]:
 
 
 def test_between_two_slices_nothing_is_held() -> None:
-    """What the program frees dies at once, even if the search saw it; objects that reuse its memory are no holders."""
+    """Freed objects die at once, even if the search saw them; objects that reuse their memory are not holders."""
     chain: list[Any] = [torch.ones(10)]
     blocks = [block_of(chain[0])]
     for _ in range(12):
@@ -282,7 +282,7 @@ def test_between_two_slices_nothing_is_held() -> None:
 
     answer = sliced(blocks, between)
     OTHERS.clear()
-    # (The caller alone knows whether the block is live.)
+    # Only the caller knows whether the block is live.
     assert not HELD and [holder["holder"] for holder in answer["holders"]] in ([], ["cpp"]), answer
 
 
@@ -313,7 +313,7 @@ def test_a_variable_that_gets_another_value_hides_nothing() -> None:
     kept = [torch.ones(4) for _ in range(16)]
     blocks = [block_of(tensor) for tensor in kept]
     HELD.append({"later": {"and": {"deeper": kept}}})
-    # The search follows it before what lies below the globals of this module.
+    # The search follows it before the objects below this module's globals.
     shortcut: Any = [kept]
     del kept
     changes: list[int] = []
@@ -466,7 +466,7 @@ def test_a_cycle_is_one_only_if_nothing_holds_it() -> None:
         assert (told["holder"], told["collector"], told["blocks"]) == ("cycle", "off", 6), told
         loops: list[Any] = []
         blocks = [loop_back(loops)]
-        # From C, where nothing of Python leads to it.
+        # The reference is in C, where no Python object leads to it.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(loops[0]))
         other = loops.pop()
         del other
@@ -478,7 +478,7 @@ def test_a_cycle_is_one_only_if_nothing_holds_it() -> None:
 
 
 def test_a_search_that_was_cut_off_at_its_own_objects_begins_again() -> None:
-    """The newest objects keep the position between two slices, and they are the first that are gone."""
+    """The newest objects mark the position between two slices, and they are the first to be freed."""
     kept = torch.ones(4)
     blocks = [block_of(kept)]
     heap, rules = _native.Heap(blocks), Slice(torch, blocks, (), 0).rules
@@ -511,7 +511,7 @@ def test_the_graph_of_a_tensor_on_one_of_the_blocks_holds_the_others() -> None:
 def test_a_tensor_that_took_a_freed_address_is_no_holder() -> None:
     kept = torch.ones(64)
     start, _ = block_of(kept)
-    # A block of 1 MiB was there, and was freed: the tensor has only a part of its memory.
+    # A block of 1 MiB at this address was freed; the tensor has only a part of its memory.
     answer = _holders.find(_native, [(start, 1 << 20)], BUDGET_MS)
     assert answer["holders"] == [], answer
     assert only(_holders.find(_native, [block_of(kept)], BUDGET_MS))["blocks"] == 1
@@ -544,7 +544,7 @@ def test_an_answer_is_small_whatever_the_names() -> None:
         setattr(one, f"{'x' * 5000}{number}", at)
         HELD.append((one,))
         del at, one
-    # (Each step of these chains takes a pass: not all of them have to be followed.)
+    # Each step of these chains takes a pass, so not all of them need to be followed.
     answer = _holders.find(_native, blocks, 3_000)
     assert answer["holders"] and len(json.dumps(answer)) <= 64 << 10
     assert len(answer["holders"]) <= 8
@@ -580,7 +580,7 @@ def test_locals_are_seen_without_a_change_of_their_frames() -> None:
     assert seen["mine"] is mine and seen["uses"] is uses
     seen.clear()
     if sys.version_info < (3, 13):
-        # `f_locals` would be among them, and keep what a variable had.
+        # `f_locals` would be among them, and would keep a variable's value.
         assert not any(type(one) is dict and "mine" in one for one in gc.get_referrers(mine))
 
 

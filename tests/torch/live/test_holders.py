@@ -1,4 +1,4 @@
-"""`memctl holders`, from the command line into a training and back: a list that grows, searched while it grows."""
+"""`memctl holders`, from the command line into a training and back: a growing list is searched while it grows."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_the_list_that_holds_a_sites_tensors_is_named(memctl: Memctl, script: An
     train = script(LEAK)
     going = started(memctl, train, daemon, "kept")
     going.until(lambda: is_known(memctl, daemon, "kept"), "the site is known")
-    # (The budget is not what is tested: the machine is busy with other tests.)
+    # The budget is not tested here, because the machine is busy with other tests.
     question = ["holders", "--job", "kept", "--site", "remember", "--budget", "5s", "--daemon", daemon.url]
     answer = memctl.answer(*question)
     [holder] = answer["holders"]

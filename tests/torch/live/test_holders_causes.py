@@ -1,4 +1,4 @@
-"""Causes of kept memory, live with genuine torch: which are found, in which words, and which are said not to be seen.
+"""Causes of retained memory, live with genuine torch: found ones with their sentence, and ones reported as not visible.
 
 Each runs in a process of its own (`holders_causes.py`), because what it keeps would be in the way of the next. The
 budget is generous: what is found must not depend on how busy the machine is.
@@ -57,12 +57,12 @@ CAUSES: dict[str, tuple[str, str, int]] = {
         STEPS,
     ),
 }
-# What C or C++ holds alone.
+# Memory that only C or C++ holds.
 NOT_SEEN = ("extension", "cpp")
 
 
 def run(cause: str) -> dict[str, Any]:
-    """What was found in a process with this cause."""
+    """The result of a search in a process with this cause."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
     done = subprocess.run(
         [sys.executable, str(SCRIPT), cause], capture_output=True, text=True, env=environment, timeout=LIMIT_S

@@ -78,7 +78,7 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Memctl]:
 
 
 def growth(memctl: Memctl, job: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The one finding, which is growth of host memory, and the rank's answer."""
+    """The one finding, which is growth of host memory, and the rank in the response."""
     report = memctl.answer("query", "--job", job)
     found = [finding for finding in report["findings"] if finding["severity"] != "info"]
     assert [finding["kind"] for finding in found] == ["host_growth"], found

@@ -135,7 +135,7 @@ def test_the_time_to_out_of_memory_is_true_half_way(memctl: Memctl, script: Any,
         text = COURSE.replace("STEPS", str(steps)).replace("PER_STEP", per_step).replace("PER_EPOCH", per_epoch)
         settings = {"MEMCTL_DAEMON": url, "FAKE_GPU_MIB": "2048", "FAKE_GPU_STATE": "", "OMP_NUM_THREADS": "1"}
         command = [sys.executable, str(script(text, f"{name}.py"))]
-        # Several at once load a small machine: the daemon may answer late.
+        # Several jobs at once load a small machine, so the daemon may respond late.
         going[name] = memctl.start_recorded(name, *command, settings=settings, patience="60s")
     wrong = []
     for name, course in going.items():

@@ -1,4 +1,4 @@
-"""Where the allocator cannot be watched: the rest is recorded, one line says why, and the training is unaffected.
+"""Allocators that cannot be observed: the rest is recorded, one line has the reason, and the training is unaffected.
 
 A hook that cannot be compiled, an allocator without events, no caching allocator at all, stacks switched off.
 """
@@ -44,7 +44,7 @@ def record(memctl: Memctl, plain: Plain, path: pathlib.Path, job: str, **setting
 
 
 def level_line(run: Run) -> str:
-    """What the process said when it attached; the launcher says it again at the end."""
+    """The message of the process when it attached; the launcher repeats it at the end."""
     first, last = [line for line in run.lines() if "level" in line]
     assert "no allocator events were recorded" in last and "no allocator events were recorded" not in first, run
     return first
@@ -62,7 +62,7 @@ def test_a_hook_that_cannot_be_compiled(memctl: Memctl, script: Any, plain: Plai
     [rank] = answer["ranks"]
     assert rank["state"] == "finished" and rank["epochs"] == EPOCHS and rank["steps"] == 5 * EPOCHS, rank
     ends = {end["epoch"]: end["allocated_bytes"] for end in rank["epoch_ends"]}
-    # The counters of the block snapshots and those that the loop itself read differ by what it made in between.
+    # The counters of the block snapshots and those that the loop itself read differ by its allocations in between.
     for epoch in range(1, EPOCHS):
         assert ends[epoch] - ends[epoch - 1] == 3 << 20, ends
     assert rank["growth_bytes_per_epoch"] == 3 << 20, rank

@@ -66,7 +66,7 @@ def test_who_attaches_is_asked_while_it_runs_and_survives_its_service(
     going.go_on("looked-at")
     going.until_paused("killed")
     os.kill(status["pid"], signal.SIGKILL)
-    # A question starts another one, unless the training's own connection was faster.
+    # A query starts another service, unless the training's own connection was faster.
     assert events() > 100
     assert ask(memctl, served, "daemon", "status")["pid"] != status["pid"]
     going.go_on("killed")

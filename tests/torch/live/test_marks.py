@@ -1,4 +1,4 @@
-"""Marks end to end: epochs, steps and phases of a script that names none, and of one that names its own; and sites.
+"""Marks end to end: epochs, steps and phases of a script without names, and of one with its own names; and sites.
 
 What `memctl query`, `sites` and `export` say is compared with what the script counted itself.
 """
@@ -113,7 +113,7 @@ def test_sites_name_the_users_lines(memctl: Memctl, script: Any, plain: Plain) -
     sites = answer["ranks"][0]["sites"]
     named = {line_of(site, path): site for site in sites if line_of(site, path)}
     texts = {lines[number - 1].strip() for number in named if number}
-    # Parameters, what the optimizer keeps, and the last output.
+    # Parameters, optimizer state, and the last output.
     assert "model = Net().cuda()" in texts and "optimizer.step()" in texts, texts
     assert any("self.second(hidden)" in text or "kept = model" in text for text in texts), texts
     # Gradients are made by threads without Python: they are named by the forward line and the node.
@@ -125,7 +125,7 @@ def test_sites_name_the_users_lines(memctl: Memctl, script: Any, plain: Plain) -
 
 
 def line_of(site: dict[str, Any], path: pathlib.Path) -> int:
-    """The line of the user's script that a site's innermost frame in it is on."""
+    """The line of a site's innermost frame in the user's script."""
     return next((frame["line"] for frame in site["stack"] if frame["file"] == str(path)), 0)
 
 

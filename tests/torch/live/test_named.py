@@ -1,4 +1,4 @@
-"""Memory that the program named, and NCCL's: with genuine torch, under the real `memctl run`, down to the answers."""
+"""Memory that the program named, and NCCL's: with genuine torch, under the real `memctl run`, up to the responses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CuPy and JAX under the real `memctl run`: what is stored is what their allocators reported.
+"""CuPy and JAX under the real `memctl run`: the stored events are those that their allocators reported.
 
 CuPy's hook class and registry are genuine; the pool that drives them is a stand-in, because CuPy needs a real driver.
 JAX itself is genuine; its devices are stand-ins, because without a GPU it has none that reports memory.

@@ -19,7 +19,7 @@ import pytest
 
 from conftest import Memctl, Run, both, finish, own_trace, place_of
 
-# Parts of an output that name the time, the process or the place.
+# Parts of an output with a time, a process or a path.
 PASSING = re.compile(r"0x[0-9a-f]+|/tmp/\S+|\d+(\.\d+)? ?(s|ms|it/s|seconds)\b|\d\d:\d\d(:\d\d)?|localhost:\d+")
 
 
@@ -46,7 +46,7 @@ def is_whole(memctl: Memctl, job: str) -> dict[str, Any]:
 
 
 def check_equal(memctl: Memctl, job: str, own: pathlib.Path, least: int) -> None:
-    """PyTorch's own recording of a part of the run is contained in what is stored."""
+    """Asserts that the stored events contain PyTorch's own recording of a part of the run."""
     theirs = own_trace(pickle.loads(own.read_bytes()))
     ours = memctl.events(job)
     assert len(theirs) > least, len(theirs)

@@ -1,4 +1,4 @@
-"""Expandable segments are advised with a warning where the process uses what they break."""
+"""Expandable segments are recommended with a warning if the process uses features that they break."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ def test_code_that_died_is_not_named(memctl: Memctl, script: Any, plain: Plain) 
         lambda: plain(memctl, path),
     )
     same(expected, run)
-    # Addresses were reused: most of the functions lay where another had lain.
+    # Addresses were reused: most of the functions were at the address of an earlier one.
     assert run.told("met-again") > 150, run
     assert run.told("status")["stacks_lost"] == 0, run
     [rank] = memctl.answer("sites", "--job", "dying", "--end")["ranks"]

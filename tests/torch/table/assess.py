@@ -54,7 +54,7 @@ class Moment:
 
 
 class Series:
-    """What one process of a job counted, after it had warmed up."""
+    """The counters of one process of a job, after its warm-up."""
 
     def __init__(self, record: Record, truth: Truth) -> None:
         field = "host" if truth.held_by is HeldBy.HOST else "allocated"
@@ -64,37 +64,37 @@ class Series:
         self.done: list[float] = [one["done"] for one in own]
 
     def until(self, at: float) -> Series:
-        """What was counted up to a moment."""
+        """The counters up to a moment."""
         part = object.__new__(Series)
         end = bisect.bisect_right(self.times, at)
         part.times, part.levels, part.done = self.times[:end], self.levels[:end], self.done[:end]
         return part
 
     def at(self, when: float) -> Optional[int]:
-        """The level at a moment; of earlier moments the first one."""
+        """The level at a moment; before the first point, the first level."""
         if not self.times:
             return None
         return self.levels[max(0, bisect.bisect_right(self.times, when) - 1)]
 
     @property
     def grown(self) -> int:
-        """From the first level to the last."""
+        """The change from the first level to the last."""
         return self.levels[-1] - self.levels[0] if self.levels else 0
 
     def full_at(self) -> int:
-        """The first point at which it had nearly all that it has at its end."""
+        """The first point with nearly the final level."""
         wanted = self.levels[0] + 0.98 * self.grown
         return next(number for number, level in enumerate(self.levels) if level >= wanted)
 
     def flat_share(self) -> float:
-        """For how much of the time it has been flat."""
+        """The share of the time during which it has been flat."""
         if len(self.times) < 2:
             return 0.0
         return (self.times[-1] - self.times[self.full_at()]) / (self.times[-1] - self.times[0])
 
 
 def proved(truth: Truth, record: Record) -> Optional[str]:
-    """Why PyTorch's counters do not agree with the label; nothing where they do."""
+    """The reasons why PyTorch's counters disagree with the label; empty if they agree."""
     series = Series(record, truth)
     if len(series.levels) < 50:
         return f"only {len(series.levels)} counters"
@@ -132,7 +132,7 @@ def _released(series: Series) -> Optional[str]:
 
 
 def verdict_in(answer: Optional[Record]) -> Optional[Record]:
-    """The verdict of an answer, or of a job in a list."""
+    """The verdict in a response, or of a job in a list."""
     found = (answer or {}).get("verdict")
     return found if isinstance(found, dict) and "sentence" in found else None
 
@@ -166,7 +166,7 @@ def moment(truth: Truth, record: Record, answer: Record, at: float) -> Moment:
 
 
 def wrong(truth: Truth, verdict: Record, findings: list[Record], flat: float) -> Optional[str]:
-    """What is untrue of a verdict; nothing where it is true. `flat`: for how much of the time the course was flat."""
+    """The errors of a verdict; empty if it is true. `flat`: the share of the time during which the course was flat."""
     kind, cause = verdict["kind"], verdict.get("cause")
     if truth.course is Course.LEAK:
         return _wrong_of_a_leak(truth, verdict)
@@ -201,7 +201,7 @@ def in_functions(truth: Truth, site: Optional[Record]) -> bool:
 
 
 def holder_named(truth: Truth, verdict: Record) -> Holder:
-    """Whether it says what holds the memory."""
+    """Whether it names the holder of the memory."""
     said = verdict.get("holder")
     if not said:
         return Holder.OPEN
@@ -212,7 +212,7 @@ def holder_named(truth: Truth, verdict: Record) -> Holder:
 
 
 def disagreements(record: Record) -> list[str]:
-    """Where two commands, an exit code, the page or the alerts say different things of the job at its end."""
+    """The contradictions between commands, exit codes, the page and the alerts at the job's end."""
     end, found = record["end"], []
     verdict = verdict_in(end["query"].get("answer"))
     if verdict is None:
@@ -234,13 +234,13 @@ def disagreements(record: Record) -> list[str]:
 
 
 def first_sentence(verdict: Record) -> str:
-    """Up to its first full stop that ends a sentence."""
+    """The text up to the first full stop that ends a sentence."""
     return " ".join(verdict["sentence"].split()).partition(". ")[0].rstrip(".")
 
 
 def _wrong_codes(end: Record, verdict: Record) -> list[str]:
     found = []
-    # Both end with 1 as well where growth could not be judged.
+    # Both also end with 1 if growth could not be judged.
     is_open = verdict["kind"] == "not_enough_data"
     grows = is_open or verdict["kind"] in ("growing", "out_of_memory")
     if end["fail_on_growing"] != int(grows):

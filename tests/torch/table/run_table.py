@@ -1,4 +1,4 @@
-"""Runs the live table and writes it down.
+"""Runs the live table and writes the results.
 
     $(tests/fakegpu/setup 2.11.0) python tests/torch/table/run_table.py --out FOLDER [--quick] [JOB ...]
 

@@ -1,4 +1,4 @@
-"""The table: each job's truth, verdicts and counters side by side, as Markdown and as JSON, and how many are right."""
+"""The table: each job's truth, verdicts and counters side by side, as Markdown and JSON, and the number right."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def read(folder: pathlib.Path, truths: Sequence[Truth]) -> list[Row]:
 
 
 def totals(rows: list[Row]) -> dict[str, int]:
-    """How many are right."""
+    """The number of right verdicts."""
     leaks = [one for one in rows if one.truth.course is Course.LEAK]
     return {
         "jobs": len(rows),
@@ -81,7 +81,7 @@ def totals(rows: list[Row]) -> dict[str, int]:
 
 
 def markdown(rows: list[Row]) -> str:
-    """The table for people."""
+    """The table as Markdown."""
     lines = [f"- {name}: {count}" for name, count in totals(rows).items()]
     lines += ["", "| job | truth | while it ran | at the end | line | holder | grown, of PyTorch's | commands |"]
     lines += ["|---|---|---|---|---|---|---|---|"]

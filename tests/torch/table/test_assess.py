@@ -1,4 +1,4 @@
-"""The rules of the table, over records that are made up: each has one that breaks it."""
+"""The rules of the table on constructed records: for each rule, one record breaks it."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_what_is_bounded_fills_and_then_is_full() -> None:
     warning = {"kind": "leak", "severity": "warning", "title": "it leaks"}
     assert assess.wrong(BOUNDED, verdict("filling"), [warning], 0.0) == "called a leak: it leaks"
     assert assess.wrong(BOUNDED, verdict("filling"), [warning | {"severity": "info"}], 0.0) is None
-    # How long it was flat is what the counters say up to the moment.
+    # The flat share follows from the counters up to the moment.
     record = counted(full_at(0.6))
     early = assess.moment(BOUNDED, record, {"verdict": verdict("levelled_off")}, 1020)
     late = assess.moment(BOUNDED, record, {"verdict": verdict("levelled_off")}, 1040)
@@ -126,7 +126,7 @@ def test_a_holder_is_named_by_its_words() -> None:
     assert assess.holder_named(LEAK, named) is Holder.RIGHT
     assert assess.holder_named(LEAK, named | {"holder": "list `other`"}) is Holder.WRONG
     assert assess.holder_named(LEAK, verdict("growing", "open")) is Holder.OPEN
-    # All words of an entry, or of another one.
+    # An entry matches only with all its words; one matching entry suffices.
     two = dataclasses.replace(LEAK, holder=(("cycle", "collector"), ("`step`",)))
     assert assess.holder_named(two, named | {"holder": "a cycle: the collector is off"}) is Holder.RIGHT
     assert assess.holder_named(two, named | {"holder": "a cycle"}) is Holder.WRONG
@@ -139,7 +139,7 @@ def test_growth_is_compared_with_what_pytorch_counted_in_the_same_time() -> None
 
 
 def agreeing(kind: str, cause: Optional[str]) -> dict[str, Any]:
-    """All commands say the same at the end of a job."""
+    """All commands agree at the end of a job."""
     answer = {"verdict": verdict(kind, cause), "findings": []}
     grows, leaks = kind == "growing", kind == "growing" and cause == "known"
     condition = "does_not_hold" if leaks else "inconclusive" if grows else "holds"

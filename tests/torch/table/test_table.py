@@ -20,7 +20,7 @@ from truth import JOBS, Course, HeldBy
 ALL = os.environ.get("MEMCTL_TABLE") == "all"
 WANTED = [truth for truth in JOBS if ALL or truth.quick]
 AT_ONCE = 4 if ALL else 5
-# How many of forty have to be right, and of twenty holders.
+# The required number of right verdicts of forty, and of right holders of twenty.
 RIGHT_LIVE, RIGHT_AT_END, HOLDERS = 34, 38, 17
 
 

@@ -12,7 +12,7 @@ from typing import Optional
 
 
 class Course(enum.Enum):
-    """What memory that stays does over a run."""
+    """The course of retained memory over a run."""
 
     LEAK = "leak"
     BOUNDED = "bounded"
@@ -22,11 +22,11 @@ class Course(enum.Enum):
 
 
 class HeldBy(enum.Enum):
-    """Where the holder of the memory can be seen."""
+    """Where the holder of the memory is visible."""
 
     PYTHON = "python"
     CPP = "cpp"  # PyTorch's own objects, which Python cannot look into
-    HOST = "host"  # no block of the device is held at all
+    HOST = "host"  # no device block is held
 
 
 Words = tuple[str, ...]
@@ -49,7 +49,7 @@ class Truth:
 
     @property
     def memory(self) -> str:
-        """Where it grows, as a verdict says it."""
+        """The place of growth in the notation of a verdict."""
         return "host" if self.held_by is HeldBy.HOST else "device"
 
 

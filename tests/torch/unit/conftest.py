@@ -26,7 +26,7 @@ from memctl_agent._hooks import Hooks, Hub
 from memctl_agent._loop import Loop
 
 KINDS = {1: "epoch", 2: "/epoch", 3: "step", 4: "/step", 5: "phase", 6: "/phase", 7: "region", 8: "/region", 9: "note"}
-# The end of an epoch, dated at its last step: how a program that just ends closes its epoch.
+# The end of an epoch at the time of its last step, for a program that ends without closing its epoch.
 KINDS[10] = "/epoch"
 PHASES = {1: "train", 2: "eval", 3: "forward", 4: "backward", 5: "optimizer"}
 
@@ -86,7 +86,7 @@ class Watched:
 
 @pytest.fixture
 def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched]:
-    """The loop of this test is watched; the public calls write into the same book."""
+    """The loop of this test is watched; the public calls are recorded in the same list."""
     made = Watched()
     monkeypatch.setattr(_session.SESSION, "book", made.book)
     yield made

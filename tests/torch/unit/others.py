@@ -11,7 +11,7 @@ from typing import Any, Optional
 
 
 class NativeError(RuntimeError):
-    """Replaces the native module's error."""
+    """Replaces the native module's exception."""
 
 
 class Native:
@@ -59,20 +59,20 @@ class Native:
         return True
 
     def device_uuid(self, ordinal: int) -> Optional[str]:
-        """None is known."""
+        """No device is known."""
         return None
 
     def status(self) -> dict[str, object]:
-        """As little as the session needs."""
+        """The minimum that the session needs."""
         return {"attached": True, "trouble": None}
 
     def stop(self, failure: Optional[str] = None, patience_s: float = 0.25, leaving: bool = False) -> dict[str, object]:
-        """The session is over."""
+        """Ends the session."""
         self.stops, self.started = self.stops + 1, None
         return {"delivered": True}
 
     def silence(self) -> None:
-        """Nothing follows."""
+        """Accepts no more data."""
 
 
 class Pool:
@@ -80,7 +80,7 @@ class Pool:
 
     def __init__(self, hooks: Callable[[], dict[str, Any]], stream: int = 11) -> None:
         self._hooks, self._stream = hooks, stream
-        # Segments and free blocks by address; addresses that the driver hands out again, and those it never did.
+        # Segments and free blocks by address; addresses that the driver reuses, and the next unused address.
         self._segments: dict[int, int] = {}
         self._free: dict[int, int] = {}
         self._returned: dict[int, int] = {}
@@ -121,7 +121,7 @@ class Pool:
             if size >= rounded:
                 del self._returned[address]
                 return address
-        # With a gap: segments are not one.
+        # With a gap, so that segments are not adjacent.
         address, self._fresh = self._fresh, self._fresh + rounded + (1 << 20)
         return address
 

@@ -25,7 +25,7 @@ def test_named_epochs_and_steps_silence_the_automatic_ones(watched: Watched) -> 
             with record_function("validate"):
                 pass
     assert watched.only("epoch", "step") == [
-        # What was guessed before is not ended but taken over.
+        # An earlier automatic mark is not ended but taken over.
         *["epoch 0", "epoch 5", "step 0", "step 50", "/step 50", "step 51", "/step 51", "/epoch 5"],
         *["epoch 6", "step 60", "/step 60", "step 61", "/step 61", "/epoch 6"],
     ]

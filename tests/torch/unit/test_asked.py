@@ -32,7 +32,7 @@ class Native:
         self.answered = threading.Event()
 
     def holders_word(self) -> Optional[tuple[int, int]]:
-        """The system call does not exist, so a thread that waits in it looks again soon."""
+        """The system call does not exist, so a thread that waits in it checks again soon."""
         return (100_000, 0) if self.may_be_asked else None
 
     def holders_asked(self) -> Optional[Ask]:

@@ -27,7 +27,7 @@ STREAM = 11
 
 @pytest.fixture
 def native(monkeypatch: pytest.MonkeyPatch) -> Iterator[Native]:
-    """A stand-in, and answers for what only a GPU could answer."""
+    """A stand-in, with values that otherwise only a GPU provides."""
     made = Native()
     monkeypatch.setattr(_session, "load_native", lambda: made)
     monkeypatch.setattr(memctl_cupy, "load_native", lambda: made)

@@ -1,4 +1,4 @@
-"""Interpreters without their lock are refused, in words, before anything of them is looked at."""
+"""Free-threaded interpreters are refused with a message before any of their memory is read."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ def test_an_optimizer_that_raises_is_forgotten(watched: Watched) -> None:
         train_step(net, optimizer, torch.zeros(1, 4))
     failing.fails = False
     failing.step()
-    # The one that led was passed by, because the other trains the same parameters.
+    # The leading optimizer was replaced, because the other trains the same parameters.
     assert [word for word in watched.only("step") if word.startswith("/")] == [f"/step {n}" for n in range(8)]
 
 

@@ -1,4 +1,4 @@
-"""What the injected `sitecustomize` does in a genuine interpreter, and above all what it leaves alone."""
+"""The effects of the injected `sitecustomize` in a genuine interpreter, and above all what it does not change."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def named_torch(tmp_path: Path) -> Path:
 def run(
     code: str, *folders: Path, options: tuple[str, ...] = (), env: Optional[dict[str, str]] = None
 ) -> subprocess.CompletedProcess[str]:
-    """A Python as `memctl run` would start it."""
+    """A Python in the environment of `memctl run`."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MEMCTL_")}
     environment |= {"PYTHONPATH": os.pathsep.join(map(str, (INJECT, *folders))), "PYTHONDONTWRITEBYTECODE": "1"}
     environment.pop("LOCAL_RANK", None)
@@ -57,7 +57,7 @@ def test_torch_attaches_once_it_is_there(named_torch: Path) -> None:
     assert done.returncode == 0
 
 
-# Ways in which programs bring torch in; each has to end with it watched, exactly once.
+# Ways in which programs import torch; after each, torch must be observed exactly once.
 WAYS = {
     "asked for first": "import importlib.util as u; u.find_spec('torch'); u.find_spec('torch'); import torch",
     "asked for by finders": "import sys; [f.find_spec('torch', None) for f in list(sys.meta_path)]; import torch",

@@ -1,4 +1,4 @@
-"""How a process ends and how that is reported; what the shim's cache trusts; the package without a session."""
+"""The end of a process and its report; the checks of the shim's cache; the package without a session."""
 
 from __future__ import annotations
 

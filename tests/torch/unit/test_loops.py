@@ -1,4 +1,4 @@
-"""The marks of typical training loops, and their order: nothing is called by hand here.
+"""The marks of typical training loops, and their order: no mark is set explicitly here.
 
 (Over 400 lines: each loop reads like the program that it represents.)
 """
@@ -143,7 +143,7 @@ def test_an_optimizer_made_anew_every_epoch(watched: Watched) -> None:
 
 
 def test_two_optimizers_of_the_same_parameters(watched: Watched) -> None:
-    """They step in turn: one of them determines the steps, once both have been seen."""
+    """Two optimizers step alternately: one of them determines the steps, once both have been seen."""
     net = model()
     one, other = torch.optim.SGD(net.parameters(), lr=0.1), torch.optim.Adam(net.parameters())
     for _ in range(6):
@@ -306,7 +306,7 @@ def test_endless_loader(watched: Watched) -> None:
 
 
 def test_loader_read_one_batch_ahead(watched: Watched) -> None:
-    """As accelerate and the Hugging Face trainer read: they train on the last batch after the loader has ended."""
+    """Like accelerate and the Hugging Face trainer: they train on the last batch after the loader has ended."""
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     train = loader(3)
@@ -341,7 +341,7 @@ def test_optimizer_that_steps_in_gradient_hooks(watched: Watched) -> None:
 
 
 def test_closure_that_computes_gradients(watched: Watched) -> None:
-    """As Lightning steps: forward and backward happen within `optimizer.step(closure)`."""
+    """Like Lightning: forward and backward happen within `optimizer.step(closure)`."""
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     for (x,) in loader(1):
@@ -356,7 +356,7 @@ def test_closure_that_computes_gradients(watched: Watched) -> None:
 
 
 def test_train_is_called_behind_the_first_batch(watched: Watched) -> None:
-    """As the Hugging Face trainer does: after an evaluation it reads the loader before it calls `train()`."""
+    """Like the Hugging Face trainer: after an evaluation it reads the loader before it calls `train()`."""
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     train, validation = loader(2), loader(1)

@@ -1,4 +1,4 @@
-"""Sharing of device memory between processes: seen where it was used, and only there."""
+"""Sharing of device memory between processes is detected only where it is used."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HANDLE = b"\x01" + bytes(64)
 
 
 class Native:
-    """Keeps what is sent."""
+    """Records what is sent."""
 
     def __init__(self) -> None:
         self.sent: list[tuple[int, Any]] = []

@@ -337,7 +337,7 @@ export interface HeatRow {
 export interface Heat {
   epochs: number[];
   median_bytes: (number | null)[];
-  /** Further above the median than this is odd. */
+  /** A rank further above the median than this is an outlier. */
   limit_bytes: (number | null)[];
   ranks: HeatRow[];
 }

@@ -31,7 +31,7 @@ export function corners(of: ClassSlot[]): ClassPoint[] {
   return of.flatMap(({ from, to, bytes }) => [from, to].map((time) => ({ time, name: '', bytes })));
 }
 
-/** What areas between boundaries may not exceed: the highest allocated level at each time, as a closed path. */
+/** The upper limit of areas between boundaries: the highest allocated level at each time, as a closed path. */
 export function ceiling(course: Sample[], within: Stretch, top: number): string {
   const x = (time: number): string => (UNITS * share(within, time)).toFixed(3);
   const y = (value: number): string => (UNITS * (1 - value / top)).toFixed(1);

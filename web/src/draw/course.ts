@@ -60,7 +60,7 @@ export interface FloorLevel {
   bytes: number;
 }
 
-/** The floor of a rank: what did not come back until the last boundary, where the last step ends. */
+/** The floor of a rank: the memory that was not freed until the last boundary, where the last step ends. */
 export function floorOf(rank: RankTimeline): FloorLevel[] {
   return (rank.floor ?? []).map((step) => ({ until: moment(step.until), bytes: step.allocated_bytes }));
 }

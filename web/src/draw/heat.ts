@@ -14,8 +14,8 @@ export function distance(value: number | null, median: number | null, far: numbe
   return Math.max(-STEPS, Math.min(STEPS, steps));
 }
 
-/** The distance of the last colour: that of the cell furthest from its median, and at least one that makes a rank odd, so that
- * no small difference is bright. */
+/** The distance of the last colour: the largest distance of a cell from its median, but at least the limit for outliers,
+ * so that small differences are not bright. */
 export function furthest(heat: Heat): number {
   let far = Math.max(1 << 20, ...heat.limit_bytes.map((limit) => limit ?? 0));
   for (const row of heat.ranks) {

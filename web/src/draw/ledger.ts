@@ -77,7 +77,7 @@ export interface NoRoom {
   fits: number;
 }
 
-/** The allocator's part of a ledger at a failure, with the request behind it. */
+/** The allocator's part of a ledger at a failure, followed by the request. */
 export function noRoom(rank: LedgerRank, failed: FailedRequest): NoRoom {
   const isHeld = (part: Part): boolean => part.colour.startsWith('c') && part.colour !== 'context';
   const held = parts({ ...rank, device_total_bytes: null, device_used_bytes: null }).filter((part) => isHeld(part) || part.name === 'allocated, of no class');

@@ -29,7 +29,7 @@ const HEADS = [
 const ASKED = 500;
 /** This many jobs can be seen at a glance; above a longer list the worst are shown. */
 const GLANCE = 20;
-/** How many of them. */
+/** How many of the worst jobs are shown. */
 const WORST = 5;
 
 /** The jobs that most need attention, if there are too many to see it: critical ones first, running ones before ended ones. */
@@ -47,7 +47,7 @@ const HURT = 'warning|critical';
 
 const isHurt = (job: JobRow): boolean => ['critical', 'warning'].includes(inShort(job.verdict).colour);
 
-/** Whether a job's row contains all words of a filter; of `one|other` it needs one. */
+/** Whether a job's row contains all words of a filter; one alternative of `one|other` is enough. */
 export function fits(job: JobRow, filter: string): boolean {
   const labels = Object.entries(job.labels).map(([key, value]) => `${key}=${value}`);
   const { word, sentence } = inShort(job.verdict);

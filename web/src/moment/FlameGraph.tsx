@@ -50,7 +50,7 @@ function useWidth(): [number, { current: HTMLDivElement | null }] {
   return [width, of];
 }
 
-/** See the module. Of a comparison, `finding` is the one that it shows: its calls have one colour, all others none. */
+/** See the module. In a comparison, the calls of `finding` have one colour and all other calls have none. */
 export function FlameGraph({ flame, title, finding }: { flame: Flame; title: string; finding: Finding | null }): JSX.Element {
   const of = useMemo(() => boxes(flame.calls), [flame]);
   const site = finding?.site ?? null;
@@ -109,7 +109,7 @@ export function FlameGraph({ flame, title, finding }: { flame: Flame; title: str
     event.preventDefault();
     act();
   };
-  // (Where one lands the call of the finding is described.)
+  // (At first, the outermost call of the finding is described.)
   const told = of[hover ?? (focus === 0 ? (grown?.outermost[0] ?? 0) : focus)] ?? of[0];
   const classes = CLASSES.filter((name) => flame.calls.some((call) => call.class === name));
   const reachable = byAt.has(focus) ? focus : (shown[0]?.box.at ?? 0);

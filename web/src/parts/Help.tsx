@@ -1,4 +1,4 @@
-// The keys of each view, behind `?`.
+// The keys of each view, shown by `?`.
 //
 // Guarantees: the browser's own dialog: Escape closes it, and the focus returns to where it was.
 

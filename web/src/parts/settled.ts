@@ -29,8 +29,8 @@ export function useSettled(isTold: boolean, tell: () => void, of: unknown[]): vo
   }, of);
 }
 
-/** Follows an address that changed by itself. The last written address is no such change, nor is the one before it, in case a
- * browser refuses to write. */
+/** Follows an address that changed by itself. The last written address does not count as a change. Neither does the one
+ * before it, because a browser may refuse to write. */
 export function useFollowed(address: string, follow: () => void): (written: string) => void {
   const [seen, written] = [useRef(address), useRef(address)];
   if (seen.current !== address) {

@@ -106,7 +106,7 @@ export async function said(of: ReportFile, path: string): Promise<ArrayBuffer | 
   const packed = of.answers[keyOf(question)] ?? null;
   if (packed !== null) return unpacked(packed);
   if (verb === 'timeline') {
-    // (Ranks that are laid over have no floor of their own: their courses in the file do.)
+    // (Overlaid ranks are requested without a floor; their timelines in the file have one.)
     const several = await courses(of, { verb, asked: new Map([...asked, ['floor', 'true']]) });
     if (several !== null) return several;
   }

@@ -1,4 +1,4 @@
-// Every device has an address, and an address that means none is not taken for another.
+// Every device has an address, and an address without a device does not select another one.
 
 import { expect, test } from 'vitest';
 import type { Finding, Rank, Report } from '../api/types';

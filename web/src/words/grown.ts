@@ -1,8 +1,8 @@
-// The moments between which a finding's growth shows.
+// The moments between which a finding's growth is shown.
 //
-// Guarantees: pure. Both moments are of the same phase: two ends of epochs, or the ends of two steps of one epoch for memory
-// that goes with its epoch. The first epoch is warm-up (buffers, caches and optimizer state come in it) wherever two later
-// ones ended.
+// Guarantees: pure. Both moments are of the same phase: two ends of epochs, or the ends of two steps of one epoch for
+// memory that is freed with its epoch. The first epoch counts as warm-up (buffers, caches and optimizer state are
+// allocated in it) if two later ones ended.
 
 import type { Finding, Rank } from '../api/types';
 

@@ -7,7 +7,7 @@ import type { Setting } from '../api/types';
 /** The settings under one limit. */
 export interface Group {
   limit: number | null;
-  /** The recorded one: the first of them. */
+  /** The recorded setting, which is the first one. */
   recorded: Setting;
   settings: Setting[];
   /** The right end of their bars. */

@@ -68,7 +68,7 @@ export function inShort(verdict: Verdict | null): Grade & { sentence: string } {
   return { ...grade('none'), sentence: '' };
 }
 
-/** What a kind of finding is about, for kinds that were not judged. */
+/** The subject of each kind of finding, for kinds that were not judged. */
 const SUBJECTS: Record<string, string> = {
   leak: 'leaks',
   eval_graph: 'leaks',

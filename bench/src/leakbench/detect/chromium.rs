@@ -1,7 +1,8 @@
-//! Chromium's ranking: at each dump the sites are ranked by how many blocks they gained; those before the first drop by half
-//! are suspected, and four suspicions in a row are a report (components/metrics/leak_detector/leak_analyzer.cc).
+//! Chromium's ranking: at each dump the sites are ranked by how many blocks they gained; those before the first drop by
+//! half are suspected, and four suspicions in a row are a report (components/metrics/leak_detector/leak_analyzer.cc).
 //!
-//! A dump is an epoch's end here, or one of twenty looks where nothing marks epochs. The ranking's size (16) and the threshold (4) are Chromium's own.
+//! A dump is an epoch's end here, or one of twenty sample points if epochs are not marked. The ranking's size (16) and
+//! the threshold (4) are Chromium's.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -40,7 +41,7 @@ impl Rank {
     }
 }
 
-/// Those before the first drop by half; none where nothing was gained or nothing drops.
+/// The sites before the first drop by half; empty if no site gained blocks or no drop exists.
 fn suspects(gains: &[(u32, i64)]) -> BTreeSet<u32> {
     if gains.first().is_none_or(|&(_, gain)| gain <= 0) {
         return BTreeSet::new();

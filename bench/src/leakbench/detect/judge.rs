@@ -1,4 +1,4 @@
-//! memctl's own judge, as the daemon runs it, and the built-in rules for notifications behind it.
+//! memctl's own judge, as the daemon runs it, followed by the built-in rules for notifications.
 //!
 //! A finding of a leak kind, or of growing private pools, is a verdict: an alarm from severity warning on, a suspicion
 //! below. Notifications count for findings of every kind.
@@ -88,7 +88,7 @@ impl Detector for Judge {
             for finding in self.found.iter().filter(|finding| rule.takes(finding)) {
                 let alert = (number, finding.fingerprint("leakbench"));
                 let since_ns = self.pending.get(&alert).copied().unwrap_or(time_ns);
-                // What an ended run leaves behind fires without waiting, as in the daemon.
+                // Findings at the end of a run fire without waiting, as in the daemon.
                 if ended || time_ns.saturating_sub(since_ns) >= rule.for_ns {
                     self.fired.insert((alert.0, alert.1, finding.kind));
                 }

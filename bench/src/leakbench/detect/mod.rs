@@ -1,8 +1,8 @@
 //! Leak detectors behind one trait, so that all have the same input and answer the same queries.
 //!
-//! Guarantees: a detector receives what a daemon receives (stacks, then site tables in order, all ranks in step) and returns
-//! its verdicts after every table. It never sees what was added. Scalene's rule also receives the samples of the stream that
-//! it needs.
+//! Guarantees: a detector receives what a daemon receives (stacks, then site tables in order, all ranks in step) and
+//! returns its verdicts after every table. It never sees what was added. Scalene's rule also receives the samples of
+//! the stream that it needs.
 
 mod chromium;
 mod judge;
@@ -16,7 +16,7 @@ use super::replay::Settled;
 /// Notifications by the kind of their finding, in the order of [`FindingKind::ALL`].
 pub type Notified = [u32; FindingKind::ALL.len()];
 
-/// How sure a detector is.
+/// The certainty of a detector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
     /// Worth a look.
@@ -25,18 +25,18 @@ pub enum Level {
     Alarm,
 }
 
-/// One leak that a detector sees.
+/// One leak that a detector reports.
 #[derive(Clone, Debug)]
 pub struct Verdict {
     /// Ranks concerned.
     pub ranks: Vec<u32>,
-    /// Lines to blame, the likeliest first; none from detectors that look at whole processes.
+    /// Lines to blame, the likeliest first; empty for detectors that work on whole processes.
     pub sites: Vec<Frame>,
     /// How sure it is.
     pub level: Level,
-    /// What it calls the leak, where it has names for them.
+    /// The kind of the leak, if the detector names kinds.
     pub kind: Option<FindingKind>,
-    /// What it says the code does, where it names patterns.
+    /// The pattern of the code, if the detector names patterns.
     pub pattern: Option<Pattern>,
     /// Its estimate of the seconds until the device is full.
     pub seconds_to_oom: Option<f64>,
@@ -60,19 +60,19 @@ impl Verdict {
     }
 }
 
-/// What is known when a run begins.
+/// The data that is known when a run begins.
 pub struct Given<'a> {
     /// Stacks of each rank by id − 1, innermost frame first.
     pub stacks: &'a [Vec<&'a [Frame]>],
     /// All bytes of each rank's device.
     pub device_total_bytes: &'a [u64],
-    /// Boundaries that will come.
+    /// The number of boundaries in the run.
     pub rounds: usize,
-    /// Whether marks of epochs are among them.
+    /// Whether some of them are epoch ends.
     pub epochs: bool,
 }
 
-/// Picks the tables that process-level detectors look at: epoch ends, or twenty per run where there are none.
+/// Selects the tables for process-level detectors: epoch ends, or twenty per run if there are none.
 #[derive(Clone, Copy, Debug, Default)]
 struct Looks {
     /// Whether epochs end.
@@ -88,7 +88,7 @@ impl Looks {
         Self { epochs: given.epochs, every: (given.rounds / Self::LOOKS).max(1), seen: 0 }
     }
 
-    /// Whether the detector looks at this table.
+    /// Whether the detector uses this table.
     fn at(&mut self, table: &SiteTable) -> bool {
         self.seen += 1;
         if self.epochs { table.boundary == Boundary::EpochEnd } else { self.seen.is_multiple_of(self.every) }
@@ -101,21 +101,21 @@ pub trait Detector {
     fn name(&self) -> &'static str;
     /// Whether it names lines.
     fn names_sites(&self) -> bool;
-    /// A run begins.
+    /// Begins a run.
     fn begin(&mut self, given: &Given<'_>);
-    /// A boundary of a rank.
+    /// Receives the table of a rank's boundary.
     fn table(&mut self, rank: usize, table: &SiteTable);
-    /// A sample of a rank that was settled before its next table.
+    /// Receives a sample of a rank that was settled before its next table.
     fn settled(&mut self, _rank: usize, _sample: &Settled) {}
-    /// The verdicts as of now, the gravest first.
+    /// The current verdicts, the gravest first.
     fn verdicts(&mut self) -> Vec<Verdict>;
-    /// The verdict with its first sentence, when all has been seen; of memctl alone.
+    /// The job's verdict with its sentence at the end of a run; only memctl has one.
     fn sentence(&mut self) -> Option<memctl_model::Verdict> {
         None
     }
-    /// The rules for notifications look at what was just asked for, at this time; `ended` the last time.
+    /// Applies the rules for notifications to the latest verdicts, at this time; `ended` is true at the last call.
     fn rings(&mut self, _time_ns: u64, _ended: bool) {}
-    /// The notifications that has come to, by kind.
+    /// The notifications so far, by kind.
     fn notifications(&mut self) -> Notified {
         Notified::default()
     }
@@ -133,7 +133,8 @@ pub fn all() -> Vec<Box<dyn Detector>> {
     ]
 }
 
-/// The line of a stack as a profiler by lines sees it: the innermost of the user's own, else the innermost.
+/// The line to which a line profiler assigns a stack: the innermost frame of the user's own code, else the innermost
+/// frame.
 fn line(stack: &[Frame]) -> Option<&Frame> {
     stack.iter().find(|frame| frame.is_user_code()).or_else(|| stack.first())
 }

@@ -1,7 +1,7 @@
-//! What people do by hand: look at `memory_allocated()` at each epoch's end, or every now and then, rank by rank.
+//! Manual methods: reading `memory_allocated()` at each epoch's end, or at intervals, for each rank.
 //!
-//! [`Slope`]: the one-sided Mann-Kendall test at 5 %, and a Theil-Sen slope above zero. [`Strict`]: the last five epochs each
-//! ended above the one before. Neither names a line.
+//! [`Slope`]: the one-sided Mann-Kendall test at 5 %, and a Theil-Sen slope above zero. [`Strict`]: each of the last
+//! five epochs ended above the previous one. Neither names a line.
 
 use memctl_model::SiteTable;
 
@@ -9,7 +9,7 @@ use super::{Detector, Given, Looks, Verdict};
 
 /// Significance of the trend test.
 const ALPHA: f64 = 0.05;
-/// Fewest points of which the trend can be significant: 1/4! < 5 %.
+/// The least number of points with which the trend can be significant: 1/4! < 5 %.
 const POINTS_MIN: usize = 4;
 /// Points that have to rise strictly.
 const STRICT_POINTS: usize = 5;
@@ -22,7 +22,7 @@ pub struct Slope(Vec<Seen>);
 #[derive(Default)]
 pub struct Strict(Vec<Seen>);
 
-/// What was looked at of a rank.
+/// The values of a rank that were read.
 #[derive(Clone, Default)]
 struct Seen {
     looks: Looks,
@@ -105,7 +105,8 @@ fn slope(points: &[u64]) -> f64 {
     slopes.get(slopes.len() / 2).copied().unwrap_or(0.0)
 }
 
-/// Probability of so much rising among points in random order: exact up to ten points without ties, normal beyond that.
+/// The probability of at least this trend among points in random order: exact up to ten points without ties, normal
+/// beyond that.
 fn rising_probability(points: &[u64]) -> f64 {
     let n = points.len();
     let pairs = (0..n).flat_map(|j| (0..j).map(move |i| (i, j)));
@@ -124,9 +125,9 @@ fn rising_probability(points: &[u64]) -> f64 {
     normal_above((score - 1) as f64 / variance.sqrt())
 }
 
-/// Share of the orders of `n` points whose score is at least this.
+/// The share of the permutations of `n` points with at least this score.
 fn exact(n: usize, score: i64) -> f64 {
-    // Counts of orders by their inversions.
+    // The number of permutations by inversions.
     let mut counts = vec![1.0_f64];
     for k in 2..=n {
         let mut next = vec![0.0; counts.len() + k - 1];

@@ -1,6 +1,7 @@
-//! Scalene's rule: of the allocations at which the footprint reached a new high, those of one line were hardly ever given back.
+//! Scalene's rule: among the allocations at which the footprint reached a new high, those of one line were hardly ever
+//! freed.
 //!
-//! Per line 1 − (frees + 1) / (allocations − frees + 2) ≥ 0.95, where the footprint grew by 1 % at least
+//! Per line 1 − (frees + 1) / (allocations − frees + 2) ≥ 0.95, if the footprint grew by at least 1 %
 //! (scalene_leak_analysis.py). Its sampler is in `replay`, with a tenth of its threshold: 1 MiB.
 
 use std::collections::BTreeMap;

@@ -1,7 +1,7 @@
-//! `memctl doctor`: what would be used, whether it answers, and what to do.
+//! `memctl doctor`: shows which daemon or store is used, whether it responds, and what to do.
 //!
-//! Guarantees: changes nothing (it opens a store only where there is one); ends with exit code 0
-//! when questions can be answered and no check failed, 6 where a token or a certificate is refused, else 3.
+//! Guarantees: changes nothing, because it opens only an existing store. The exit code is 0 if queries can be answered
+//! and no check failed, 6 if a token or a certificate is refused, else 3.
 
 mod recording;
 
@@ -22,7 +22,7 @@ use crate::hosting;
 use crate::render::screen::{Screen, Tone};
 use crate::render::text::{plural, safe};
 
-/// Below this a store is about to be full: a busy job writes it in minutes.
+/// Below this, the disk is almost full: a busy job writes this much in minutes.
 const FREE_BYTES_LOW: u64 = 1 << 30;
 
 /// How a check ended.
@@ -43,7 +43,7 @@ struct Check {
     advice: Option<String>,
 }
 
-/// The whole answer.
+/// The whole response.
 #[derive(Debug, Serialize)]
 struct Diagnosis<'a> {
     schema: u32,
@@ -54,7 +54,7 @@ struct Diagnosis<'a> {
 /// See the module.
 ///
 /// # Errors
-/// Nothing answers, or a check failed ([`Failure::unreachable`]).
+/// No daemon or store responds, or a check failed ([`Failure::unreachable`]).
 pub async fn run(global: &Global, screen: &Screen, out: &mut (dyn Write + Send)) -> Result<(), Failure> {
     let mut checks = vec![ok("memctl", format!("version {}", env!("CARGO_PKG_VERSION")))];
     let unusable = match connect::connect(global, WhenMissing::Refuse).await {
@@ -77,7 +77,7 @@ pub async fn run(global: &Global, screen: &Screen, out: &mut (dyn Write + Send))
     checks.extend(tokio::task::spawn_blocking(recording::checks).await.unwrap_or_default());
     print(&checks, global, screen, out).map_err(|error| Failure::output("standard output", &error))?;
     match unusable {
-        // The page has said what it is.
+        // The page already shows the failure.
         Some(failure) if failure.outcome == exit::Outcome::NotAllowed => {
             Err(Failure::not_allowed(format!("questions cannot be answered: {failure}")))
         }
@@ -91,7 +91,7 @@ fn without_itself(failure: Failure) -> Failure {
     failure.without("; `memctl doctor` may show the reason")
 }
 
-/// Fails with the first check that failed.
+/// Fails if a check failed, with the first such check.
 fn all_hold(checks: &[Check]) -> Result<(), Failure> {
     match checks.iter().find(|check| check.verdict == Outcome::Failed) {
         Some(Check { check, found, .. }) => Err(Failure::unreachable(format!("the check of {check} failed: {found}"))),
@@ -121,7 +121,7 @@ fn of_status(status: &v1::Status) -> Vec<Check> {
         version.advice = Some(format!("this memctl is {mine}: upgrade the older one"));
     }
     let store = format!("{} {}, schema {}", status.store, status.store_version, status.schema_version);
-    // An older daemon does not report it, nor does one that shows only part of its store.
+    // Neither an older daemon nor one that shows only part of its store reports the size.
     let disk = match status.size_bytes {
         0 => String::new(),
         bytes => format!(" ({} on disk)", HumanBytes::of(bytes)),
@@ -155,7 +155,7 @@ fn of_status(status: &v1::Status) -> Vec<Check> {
     checks
 }
 
-/// Items that were damaged when they were read; nothing where none was.
+/// Items that were found damaged when read; `None` if there are none.
 fn damage(items: u64) -> Option<Check> {
     let advice = "answers are given without them; `memctl check --deep` reads everything and lists what is damaged";
     (items > 0).then(|| Check {
@@ -195,7 +195,7 @@ fn of_task(task: &v1::TaskStatus) -> String {
     format!("{} was restarted {}{now}{why}", safe(&task.name), plural(task.restarts, "time"))
 }
 
-/// The folder of an embedded store: there, writable, with room.
+/// Checks the folder of an embedded store: it exists, is writable, and has free space.
 fn folder(dir: &Path, checks: &mut Vec<Check>) {
     if !dir.is_dir() {
         checks.push(Check {
@@ -226,14 +226,14 @@ fn folder(dir: &Path, checks: &mut Vec<Check>) {
     }
 }
 
-/// Makes a file there and removes it.
+/// Whether a file can be created in the folder; the file is removed again.
 fn may_write(dir: &Path) -> std::io::Result<()> {
-    // First what needs no file: its error does not name one.
+    // This check needs no file and comes first, because the error of the next one does not name a path.
     hosting::private_files::writable(dir)?;
     tempfile::Builder::new().prefix(".memctl-doctor-").tempfile_in(dir).map(drop)
 }
 
-/// Bytes that an ordinary user may still write there.
+/// Bytes that an ordinary user may still write in the folder.
 #[cfg(unix)]
 // The fields are 64 bits wide here and 32 on other systems.
 #[allow(clippy::useless_conversion)]
@@ -290,7 +290,7 @@ fn page(checks: &[Check], screen: &Screen) -> String {
             Outcome::Warning => ("note", Tone::Strong),
             Outcome::Failed => ("FAIL", Tone::Alert),
         };
-        // Never cut: the user needs the whole sentence.
+        // Never cut, because the user needs the whole sentence.
         out.push_str(&format!(
             "{}  {check:<10}  {}\n",
             screen.paint(tone, &format!("{word:<4}")),

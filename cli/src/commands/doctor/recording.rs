@@ -1,7 +1,7 @@
 //! What `memctl run` and the agent in Python would find on this machine: devices, kernel, compiler, package.
 //!
-//! Guarantees: nothing here fails the doctor, because questions are answered without all of it; every program that is
-//! asked has a limit of time; nothing is written. Refuses to import torch, which takes seconds.
+//! Guarantees: nothing here fails the doctor, because queries need none of this; every program that is run has a
+//! timeout; nothing is written. Refuses to import torch, which takes seconds.
 
 use std::io::Read as _;
 use std::os::fd::AsRawFd;
@@ -13,18 +13,18 @@ use super::{Check, Outcome, ok};
 use crate::hosting;
 use crate::render::text::plural;
 
-/// Python starts in 20 ms, from a network drive in seconds.
+/// Timeout of a program: Python starts in 20 ms from a local disk, in seconds from a network drive.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
-/// How often a program that is asked is looked at.
+/// How often a running program is polled.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
-/// Bytes of an answer that are read; the first line is all that is shown.
+/// Bytes of a program's output that are read; only the first line is shown.
 const ANSWER_BYTES_MAX: u64 = 4 << 10;
-/// The compilers that the package tries, in its order, when `CXX` names none.
+/// The compilers that the package tries, in this order, if `CXX` names none.
 const COMPILERS: [&str; 3] = ["g++", "c++", "clang++"];
-/// Says which versions there are. The package's own check, `python -m memctl_agent`, looks further.
+/// Prints the versions. The package's own check, `python -m memctl_agent doctor`, tests more.
 const PYTHON: &str = "import sys, memctl_agent; print(memctl_agent.__version__, 'for Python', sys.version.split()[0])";
 
-/// All of it.
+/// All checks of this machine.
 pub fn checks() -> Vec<Check> {
     vec![devices(), system(), compiler(), python()]
 }
@@ -73,7 +73,7 @@ fn compiler() -> Check {
 }
 
 fn python() -> Check {
-    // What is imported must not attach, and not leave compiled files behind.
+    // The imported package must not attach, and no compiled files may be written.
     match answer(Command::new("python3").args(["-B", "-c", PYTHON]).env("MEMCTL_DISABLED", "1")) {
         Ok(version) => ok("python", format!("memctl_agent {version}")),
         Err(reason) => note(
@@ -84,7 +84,7 @@ fn python() -> Check {
     }
 }
 
-/// A program by the search path.
+/// Finds a program in the search path.
 fn find(name: &str) -> Option<PathBuf> {
     if name.contains('/') {
         return Some(PathBuf::from(name)).filter(|path| is_program(path));
@@ -98,7 +98,7 @@ fn is_program(path: &Path) -> bool {
     path.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
 }
 
-/// The first line that a program prints, or why there is none: the last line of what it complains about.
+/// The first line that a program prints, or an error: the last line of its standard error.
 fn answer(command: &mut Command) -> Result<String, String> {
     let command = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(|error| error.to_string())?;
@@ -115,13 +115,13 @@ fn answer(command: &mut Command) -> Result<String, String> {
             Err(error) => return Err(error.to_string()),
         }
     };
-    // It has ended, so what it said lies in the pipes; a child of its own that holds them open is not waited for.
+    // The program has ended, so its whole output is in the pipes. A child of it that keeps them open is not waited for.
     fn said(stream: Option<impl std::io::Read + AsRawFd>) -> String {
         let Some(stream) = stream else { return String::new() };
         // SAFETY: a descriptor of ours.
         unsafe { libc::fcntl(stream.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) };
         let mut bytes = Vec::new();
-        // The end, or that there is no more now: both end the reading.
+        // The read ends at the end of the stream, or when no more data is available.
         let _ = stream.take(ANSWER_BYTES_MAX).read_to_end(&mut bytes);
         String::from_utf8_lossy(&bytes).into_owned()
     }

@@ -1,20 +1,20 @@
-//! Which files are meant, and of which rank each is.
+//! Finds the files of an import and their ranks.
 //!
-//! Guarantees: every rank once, in the order of the ranks; what is wrong is said with the file's name.
+//! Guarantees: every rank occurs once, in the order of the ranks; an error names the file.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use crate::exit::Failure;
 
-/// What a snapshot's name ends with; a folder holds other files too.
+/// The extensions of snapshots; a folder may contain other files too.
 const ENDINGS: [&str; 8] =
     [".pickle", ".pkl", ".pickle.gz", ".pkl.gz", ".pickle.zst", ".pkl.zst", ".pickle.zstd", ".pkl.zstd"];
 
 /// Finds the files of some paths.
 ///
 /// # Errors
-/// Nothing there, nothing in it, two files of one rank ([`Failure::input`]).
+/// A path does not exist, a folder has no snapshot, or two files have one rank ([`Failure::input`]).
 pub fn find(paths: &[PathBuf]) -> Result<Vec<(u32, PathBuf)>, Failure> {
     let mut files = Vec::new();
     for path in paths {
@@ -63,7 +63,7 @@ fn by_rank(files: Vec<PathBuf>) -> Result<Vec<(u32, PathBuf)>, Failure> {
                 )));
             }
         };
-        // A folder and one of its files: the same file twice.
+        // A folder and one of its files were named, so the same file occurs twice.
         if let Some(other) = ranks.get(&rank).filter(|other| **other != file) {
             return Err(Failure::input(format!(
                 "{} and {} are both of rank {rank}; import one of them, or each as a job of its own",
@@ -79,7 +79,7 @@ fn by_rank(files: Vec<PathBuf>) -> Result<Vec<(u32, PathBuf)>, Failure> {
 /// The number behind `rank` in a file's name: `rank3.pickle`, `snapshot_rank_12.pkl`, `Rank-0.pickle.gz`.
 fn rank_of(file: &Path) -> Option<u32> {
     let name = file.file_name()?.to_string_lossy().to_ascii_lowercase();
-    // The last one counts: `rank_study_rank3.pickle`.
+    // The last occurrence counts: `rank_study_rank3.pickle`.
     name.rmatch_indices("rank").find_map(|(at, word)| {
         let rest = name[at + word.len()..].trim_start_matches(['_', '-', '=', '.']);
         let digits = rest.find(|c: char| !c.is_ascii_digit()).map_or(rest, |end| &rest[..end]);

@@ -1,8 +1,9 @@
-//! `memctl import`: finds the files and their ranks, makes room in the store, imports, takes back what failed.
+//! `memctl import`: finds the files and their ranks, makes room in the store, imports, removes what a failed import
+//! stored.
 //!
-//! Guarantees: files are complete and distinct in their ranks before anything is stored; an import is a run of its own;
-//! runs that exist are never touched unless `--replace` says so, and then only after every file was read to its end; a
-//! failed or interrupted import leaves nothing behind.
+//! Guarantees: files are complete and have distinct ranks before anything is stored; an import is a separate run;
+//! existing runs change only with `--replace`, and then only after every file was read to its end; a failed or
+//! interrupted import leaves nothing behind.
 
 mod files;
 mod progress;
@@ -29,14 +30,15 @@ use crate::render::text::plural;
 use memctl_answers::Job;
 use memctl_answers::processes::JobProcesses;
 
-/// How often, and how many times, a job that is still being recorded is asked to go: half a minute, the time a large file takes to run dry.
+/// Interval and number of attempts to delete a job that is still being recorded. Half a minute is enough for the stream
+/// of a large file to end.
 const TAKE_BACK_EVERY: Duration = Duration::from_millis(250);
 const TAKE_BACK_TRIES: u32 = 120;
 
 /// See the module.
 ///
 /// # Errors
-/// Input that is not what it should be, a job that exists, a daemon or store that cannot be reached.
+/// The input is invalid, the job exists, or no daemon or store can be reached.
 pub async fn run(args: &Import, global: &Global, screen: &Screen, out: &mut (dyn Write + Send)) -> Result<(), Failure> {
     let files = files::find(&args.paths)?;
     let mut connection = connect(global, WhenMissing::Make).await?;
@@ -53,7 +55,7 @@ pub async fn run(args: &Import, global: &Global, screen: &Screen, out: &mut (dyn
     connection.close().await;
     match answer? {
         Ok(report) => show(&report, global, screen, out),
-        // A script that heard of a failure would import again.
+        // A failure's exit code would make a script import again.
         Err(failure) => {
             eprintln!("memctl: everything is stored, and could not be shown: {failure}");
             eprintln!("memctl: `memctl query --job {}` shows it", args.job);
@@ -95,25 +97,25 @@ async fn import(
         () = told_to_stop => Err(Failure::input("interrupted; nothing was stored")),
     };
     bars.finish();
-    // Before the first session begins, nothing can be stored. Relaxed: the import has ended.
+    // Nothing can be stored before the first session begins. Relaxed: the import has ended.
     if result.is_err() && is_begun.load(Ordering::Relaxed) {
         take_back(&args.job, (launcher, attempt), connection).await;
     }
     result
 }
 
-/// Fails at once where the daemon does not know the caller or does not let it write to the job: an uplink would wait
+/// Fails at once if the daemon does not know the caller or does not allow it to write to the job. An uplink would wait
 /// for another token.
 async fn known_there(job: &str, connection: &mut Connection) -> Result<(), Failure> {
     match client::caller(connection).await {
         Ok(Some(caller)) => may_import(&caller, job),
         Err(status) if status.code() == Code::Unauthenticated => Err(connection.failure(&status)),
-        // (An older daemon does not know the request.)
+        // An older daemon does not know the request.
         _ => Ok(()),
     }
 }
 
-/// Whether a caller may write to a job. (An older daemon does not say to which ones.)
+/// Whether a caller may write to a job. An older daemon does not report to which ones.
 fn may_import(caller: &Caller, job: &str) -> Result<(), Failure> {
     let Caller { name, role, jobs, .. } = caller;
     if *role == Role::Reader {
@@ -129,7 +131,8 @@ fn may_import(caller: &Caller, job: &str) -> Result<(), Failure> {
     )))
 }
 
-/// Deletes the run that is replaced, when the files are good; the run that an attempt is added to.
+/// Deletes the run that is replaced, once the files are known to be valid. Returns the run to which an attempt is
+/// added.
 async fn make_room(
     args: &Import,
     files: &[(u32, PathBuf)],
@@ -160,7 +163,7 @@ async fn find(selection: v1::Selection, connection: &mut Connection) -> Result<O
     known.or_else(|failure| unless_missing(failure, None))
 }
 
-/// A job that is not there is no failure.
+/// Treats a missing job as success.
 fn unless_missing<T>(failure: Failure, otherwise: T) -> Result<T, Failure> {
     if failure.outcome == Outcome::NoSuchJob { Ok(otherwise) } else { Err(failure) }
 }
@@ -171,11 +174,11 @@ fn only(job: &str, attempt: Option<u32>) -> v1::Selection {
 
 /// Deletes a partial import. If deleting fails too, that is printed beside the failure that led here.
 async fn take_back(job: &str, (launcher, attempt): (u64, u32), connection: &mut Connection) {
-    // Of a run that was there before, its other attempts stay.
+    // If the run existed before, its other attempts stay.
     let (launcher, attempt) = (Some(launcher), Some(attempt));
     let request = v1::DeleteJobRequest { job: job.to_owned(), attempt, launcher, all_runs: false };
     let mut answer = connection.query.delete_job(request.clone()).await;
-    // The stream that was given up may not have ended yet; until then the daemon keeps the job (`Aborted`).
+    // The abandoned stream may not have ended yet. Until it ends, the daemon refuses to delete the job (`Aborted`).
     for _ in 0..TAKE_BACK_TRIES {
         if !answer.as_ref().is_err_and(|status| status.code() == Code::Aborted) {
             break;

@@ -1,4 +1,4 @@
-//! Progress bars of an import, one a rank, on standard error and only on a terminal.
+//! Progress bars of an import, one per rank, on standard error and only on a terminal.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,7 +21,7 @@ impl Bars {
             return;
         }
         let Progress { rank, bytes_read, bytes_total, events } = progress;
-        // A bar is worth having even if another thread panicked while it drew one.
+        // A poisoned lock is still usable: the bars stay valid even if another thread panicked while drawing.
         let mut ranks = self.ranks.lock().unwrap_or_else(PoisonError::into_inner);
         let bar = ranks.entry(rank).or_insert_with(|| self.all.add(bar(rank)));
         if let Some(total) = bytes_total {
@@ -31,7 +31,7 @@ impl Bars {
         bar.set_message(format!("{} events", count(events)));
     }
 
-    /// Takes the bars off the screen.
+    /// Removes the bars from the screen.
     pub fn finish(&self) {
         for bar in self.ranks.lock().unwrap_or_else(PoisonError::into_inner).values() {
             bar.finish_and_clear();

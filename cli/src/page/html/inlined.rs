@@ -1,6 +1,7 @@
-//! What a report's views show: the answers that the page would ask a daemon for, compressed, in the file itself.
+//! The data of a report's views: the responses that the page would request from a daemon, compressed, in the file
+//! itself.
 //!
-//! Guarantees: never exceeds the room that is left, and reports what did not fit; responses are base64 text, so that
+//! Guarantees: never exceeds the available room, and reports what did not fit; responses are base64 text, so that
 //! neither they nor their keys can end an element.
 
 use std::collections::BTreeMap;
@@ -12,7 +13,7 @@ use serde::Serialize;
 
 use super::policy::base64;
 
-/// Letters of a reason.
+/// Characters of a reason.
 const REASON_MAX: usize = 300;
 
 /// See the module.
@@ -20,21 +21,21 @@ const REASON_MAX: usize = 300;
 pub struct Inlined {
     /// The job.
     pub job: String,
-    /// Which run of it.
+    /// The attempt of the job.
     pub attempt: u32,
-    /// Of memctl.
+    /// The version of memctl.
     pub version: &'static str,
-    /// When.
+    /// The time of writing.
     pub written_at: String,
-    /// The rank that the verdict is about.
+    /// The rank of the verdict.
     pub rank: Option<u32>,
-    /// The epochs at whose ends it is compared.
+    /// The epochs at whose ends the rank is compared.
     pub early: Option<u32>,
     /// See `early`.
     pub late: Option<u32>,
-    /// The number that the job was recorded at, if it was given.
+    /// The size that the job was recorded at, if it was given.
     pub size: Option<u64>,
-    /// Bytes that the process may reserve, for that.
+    /// Bytes that the process may reserve, for the forecast of other sizes.
     pub device_memory: Option<u64>,
     /// What was left out, in sentences.
     pub left_out: Vec<String>,
@@ -45,7 +46,7 @@ pub struct Inlined {
 }
 
 impl Inlined {
-    /// Nothing yet, with room for so many bytes.
+    /// An empty set with room for so many bytes.
     #[must_use]
     pub fn new(room: usize) -> Self {
         Self { room, version: env!("CARGO_PKG_VERSION"), ..Self::default() }
@@ -57,7 +58,7 @@ impl Inlined {
         self.answers.contains_key(key) || self.reasons.contains_key(key)
     }
 
-    /// Takes an answer; `false` where there is no room for it.
+    /// Adds a response; `false` if it does not fit.
     pub fn take(&mut self, key: &str, content: &[u8]) -> bool {
         let mut packing = GzEncoder::new(Vec::new(), Compression::best());
         let packed = packing.write_all(content).and_then(|()| packing.finish());
@@ -74,7 +75,7 @@ impl Inlined {
     }
 
     fn keep(&mut self, key: &str, text: &str) -> bool {
-        // As JSON has them, a quote, a comma and a colon around each.
+        // In JSON a response also takes quotation marks, a comma and a colon.
         let length = text_of(&(key, text)).len() + key.len();
         let fits = length <= self.room;
         self.room -= if fits { length } else { 0 };
@@ -88,7 +89,7 @@ impl Inlined {
     }
 }
 
-/// JSON that opens no element and ends none.
+/// JSON that cannot open or close an HTML element.
 fn text_of(value: &impl Serialize) -> String {
     serde_json::to_string(value).unwrap_or_default().replace('<', "\\u003c")
 }

@@ -1,6 +1,7 @@
-//! The ledger as a table that adds up to the device.
+//! The ledger as a table whose rows add up to the device's memory.
 //!
-//! Guarantees: what was not measured is a part with that name, never nothing; where the parts exceed the device, that is said.
+//! Guarantees: unmeasured memory is a named row and is never omitted; if the parts exceed the device's memory, the
+//! table states it.
 
 use memctl_answers::dossier::Dossier;
 use memctl_answers::format::html::escape;
@@ -11,16 +12,16 @@ use memctl_model::HumanBytes;
 use super::{absent, bytes, percent, table};
 use crate::render::text::{capital, count};
 
-/// A part of the device.
+/// A part of the device's memory.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Part {
-    /// In words.
+    /// Its name, in words.
     pub name: String,
     /// Its bytes.
     pub bytes: u64,
 }
 
-/// The parts, in order, and what they add up to when everything is known.
+/// The parts, in order, and their sum if everything is known.
 #[must_use]
 pub fn parts(rank: &Rank) -> (Vec<Part>, Option<u64>) {
     let part = |name: &str, bytes: u64| Part { name: name.to_owned(), bytes };

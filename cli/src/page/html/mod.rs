@@ -1,5 +1,5 @@
-//! The file of `memctl report`: the page of `memctl ui` with its answers in the file itself, opened anywhere, years later, without
-//! a network.
+//! The file of `memctl report`: the page of `memctl ui` with its data in the file itself. It can be opened anywhere,
+//! without a network.
 //!
 //! Guarantees: a pure function of its input, of at most [`FILE_MAX`]; all text from elsewhere passes [`escape`] or is
 //! compressed in [`Inlined`]; no network requests, which the file's own policy enforces. Without scripts (in mails,
@@ -23,18 +23,18 @@ use crate::hosting::page_files;
 use crate::render::screen::Screen;
 use crate::render::text::{count, plural};
 
-/// For texts that other pages make, too: no limit to a line and no colours.
+/// The screen for texts of other pages: no line limit and no colours.
 const PLAIN: Screen = Screen { columns: None, unicode: true, colour: false };
 /// Bytes of a file.
 const FILE_MAX: usize = 3_000_000;
-/// Bytes of what stands there without a script.
+/// Bytes of the part that is visible without a script.
 const STATIC_MAX: usize = 400_000;
-/// Of the tables' rows there are so many parts where there are too many.
+/// The divisors of the tables' row limits that are tried if the text is too long.
 const PARTS: [usize; 4] = [1, 4, 16, 64];
-/// Room beside answers: names, sentences about what was left out.
+/// Room beside the responses: names, and sentences about what was left out.
 const BESIDE: usize = 20_000;
 
-/// The file but for its answers.
+/// The file without its responses.
 #[derive(Debug)]
 pub struct Shell {
     before: String,
@@ -42,7 +42,7 @@ pub struct Shell {
 }
 
 impl Shell {
-    /// Of a dossier; `written_ns` is when.
+    /// Makes the file of a dossier; `written_ns` is the time of writing.
     #[must_use]
     pub fn new(dossier: &Dossier, written_ns: u64) -> Self {
         let (script, style) = page_files();
@@ -60,7 +60,7 @@ impl Shell {
         Self { before, after: format!("<script type=\"module\">{script}</script>\n</body>\n</html>\n") }
     }
 
-    /// What is left for answers.
+    /// The room for responses.
     #[must_use]
     pub fn room(&self) -> usize {
         FILE_MAX.saturating_sub(self.before.len() + self.after.len() + BESIDE)
@@ -73,7 +73,7 @@ impl Shell {
     }
 }
 
-/// What is read where no script runs; of long tables one part of so many.
+/// The content without scripts. `part` divides the number of rows in long tables.
 fn told(dossier: &Dossier, part: usize, written_ns: u64) -> String {
     let job = escape(&dossier.note.job.id);
     let mut out = format!("<main>\n<h1>{job}</h1>\n<p class=\"faint\">{}</p>\n", facts(dossier));
@@ -97,7 +97,7 @@ fn told(dossier: &Dossier, part: usize, written_ns: u64) -> String {
     out
 }
 
-/// How the job stands, how much of it there is.
+/// The state of the job and the amount of its data.
 fn facts(dossier: &Dossier) -> String {
     let job = &dossier.note.job;
     let mut parts = vec![job.state.name().to_owned(), super::ranks_of(job)];
@@ -111,12 +111,12 @@ fn facts(dossier: &Dossier) -> String {
     escape(&parts.join(" · "))
 }
 
-/// What stands where something cannot be shown.
+/// The text in the place of a part that cannot be shown.
 fn absent(reason: &str) -> String {
     format!("<p class=\"prose\">Not shown: {}.</p>\n", escape(reason.trim_end_matches('.')))
 }
 
-/// Bytes for people, exactly on hover.
+/// Bytes in readable units, with the exact number on hover.
 fn bytes(bytes: u64) -> String {
     format!("<span title=\"{} bytes\">{}</span>", count(bytes), HumanBytes::of(bytes))
 }
@@ -132,18 +132,18 @@ fn signed_bytes(value: i64) -> String {
     format!("<span title=\"{exact}{} bytes\">{sign}{}</span>", count(value.unsigned_abs()), HumanBytes(value))
 }
 
-/// `12.3 %`; what is there and rounds to nothing is `< 0.1 %`.
+/// `12.3 %`; a part that is not 0 but rounds to 0 is shown as `< 0.1 %`.
 fn percent(part: u64, whole: u64) -> String {
     let text = format!("{:.1} %", 100.0 * part as f64 / whole.max(1) as f64);
     if part > 0 && text == "0.0 %" { "&lt; 0.1 %".to_owned() } else { text }
 }
 
-/// Text of another page in one line.
+/// Text of another page on one line.
 fn in_a_line(text: &str) -> String {
     escape(&text.split_whitespace().collect::<Vec<_>>().join(" "))
 }
 
-/// A table that scrolls by itself where the screen is narrow.
+/// A table that scrolls horizontally on a narrow screen.
 fn table(caption: &str, heads: &[(&str, bool)], rows: &[String]) -> String {
     let mut out = format!(
         "<div class=\"scroll\" role=\"region\" tabindex=\"0\" aria-label=\"{caption}\">\n<table>\n<caption>{caption}</caption>\n<thead><tr>"

@@ -1,6 +1,7 @@
-//! What a report allows itself: the page's own style and script, by their hashes, and nothing else.
+//! The content security policy of a report: it allows only the page's own style and script, by their hashes.
 //!
-//! Guarantees: a browser that keeps to the policy loads nothing from anywhere, and runs no script that a name brought along.
+//! Guarantees: a browser that enforces the policy loads nothing from any server, and runs no script that a name
+//! contains.
 
 use sha2::{Digest as _, Sha256};
 
@@ -20,7 +21,7 @@ fn hash(text: &str) -> String {
     format!("sha256-{}", base64(&Sha256::digest(text.as_bytes())))
 }
 
-/// As RFC 4648 writes it, padded.
+/// The standard encoding of RFC 4648, with padding.
 #[must_use]
 pub fn base64(bytes: &[u8]) -> String {
     const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";

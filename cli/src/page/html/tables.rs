@@ -1,6 +1,6 @@
-//! Tables of the page: the ranks, and the sites of the rank that the verdict is about.
+//! Tables of the page: the ranks, and the sites of the verdict's rank.
 //!
-//! Guarantees: bounded; what has no row is counted.
+//! Guarantees: bounded; entries without a row are counted.
 
 use memctl_answers::dossier::Dossier;
 use memctl_answers::dossier::table::{Row, rows};
@@ -144,7 +144,7 @@ fn of_site(row: &Row, dossier: &Dossier) -> String {
     )
 }
 
-/// What a site holds more, or less, than at the early epoch's end.
+/// The change of a site's memory since the early epoch's end.
 #[must_use]
 pub fn change(row: &Row) -> Option<i64> {
     row.early_bytes.map(|early| HumanBytes::of(row.live_bytes).0 - HumanBytes::of(early).0)

@@ -1,4 +1,5 @@
-//! The report about jobs that are hostile, empty or half known. (What it says of real recordings: the end-to-end tests.)
+//! The report about jobs with hostile names, without data or with partial data. End-to-end tests cover reports of real
+//! recordings.
 
 use memctl_answers::dossier::{Dossier, Parts};
 use memctl_answers::finding::{Finding, FirstSeen, Site};
@@ -14,7 +15,7 @@ use memctl_model::Severity;
 use super::{FILE_MAX, Inlined, Shell, ledger};
 use crate::page::markdown;
 
-/// A name that tries everything.
+/// A name with every kind of injection.
 const HOSTILE: &str = "</script><script>alert('x')</script>\" onfocus=\"y\u{202e}`|@all";
 
 fn stack(line: u32) -> Vec<Frame> {
@@ -119,16 +120,16 @@ fn page(dossier: &Dossier) -> String {
     Shell::new(dossier, 0).with(&inlined)
 }
 
-/// The same without the script and its data.
+/// The file without the script and its data.
 fn told(dossier: &Dossier) -> String {
     page(dossier).split("<script").next().unwrap().to_owned()
 }
 
-/// Elements that are opened and not closed, and those that are closed and not open.
+/// Elements that are opened and not closed, and elements that are closed and not open.
 fn unbalanced(html: &str) -> Vec<String> {
     const VOID: [&str; 5] = ["meta", "!doctype", "input", "br", "hr"];
     let (mut open, mut wrong) = (Vec::new(), Vec::new());
-    // What stands in the style is no markup, and a `<` of text is escaped.
+    // The style is not markup, and every `<` in text is escaped.
     let body =
         html.split("<style>").next().unwrap_or_default().to_owned() + html.split("</style>").nth(1).unwrap_or_default();
     for tag in body.split('<').skip(1).filter_map(|rest| rest.split('>').next()) {

@@ -1,8 +1,8 @@
-//! The verdict on the page, as `memctl diagnose` says it: the sentence, every finding, the six answers, and what was not
-//! looked at.
+//! The verdict on the page, as in `memctl diagnose`: the sentence, every finding, the six answers, and what was not
+//! analysed.
 //!
-//! Guarantees: the words are the daemon's; how bad it is shows by sign and word, not by colour alone; where growth could not
-//! be judged that comes first.
+//! Guarantees: the words are the daemon's; the severity is shown by sign and word, not by colour alone; if growth could
+//! not be judged, that comes first.
 
 use memctl_answers::diagnose::{EXAMPLE, Question};
 use memctl_answers::dossier::Dossier;

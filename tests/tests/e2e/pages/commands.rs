@@ -37,7 +37,7 @@ fn query_as_lines() {
 
 #[test]
 fn jobs() {
-    // How old the recording is changes every day.
+    // The age of the recording changes every day.
     let page = memctl("jobs").unwrap();
     let (age, _) = page.lines().nth(1).unwrap().split_once("  ").unwrap();
     insta::assert_snapshot!(page.replacen(age, "7 d", 1));
@@ -102,7 +102,7 @@ fn no_such_job_is_exit_code_4() {
 
 #[test]
 fn nobody_there_is_exit_code_3() {
-    // Port 1 needs privileges to be listened on and nothing on a test machine does.
+    // Listening on port 1 needs privileges, and no program on a test machine does so.
     let failure = against("http://127.0.0.1:1", "jobs").unwrap_err();
     assert_eq!(failure.code, 3);
     assert!(

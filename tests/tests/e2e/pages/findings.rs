@@ -17,7 +17,7 @@ fn json(line: &str) -> serde_json::Value {
     serde_json::from_str(&ended(&format!("{line} -o json"), SCREEN).0).unwrap()
 }
 
-/// The exit code and the sentence beside it.
+/// The exit code and its sentence.
 fn failed(line: &str) -> (i32, String) {
     let failure = ended(line, SCREEN).1.unwrap_err();
     (failure.code, failure.words)
@@ -178,7 +178,7 @@ fn what_does_not_hold_is_exit_code_1() {
 
 #[test]
 fn growth_that_no_finding_names_breaks_stable_beyond_its_tolerance() {
-    // The rate is not a leak kind's finding here: only the levels at epoch ends speak.
+    // Here the rate belongs to no finding of a leak kind, so only the levels at epoch ends count.
     let report = |line: &str| ended(line, SCREEN).1.map_err(|failure| failure.to_string());
     assert!(report("assert --job kind/rank_skew stable").is_ok());
     assert_eq!(report("assert --job kind/host_growth stable").unwrap_err(), "does not hold: stable");
@@ -198,7 +198,7 @@ fn what_cannot_be_told_fails_unless_that_is_allowed() {
     insta::assert_snapshot!(ended("assert --job unfinished no-leak stable peak<1GiB", SCREEN).0);
     assert!(ended("assert --job unfinished no-leak peak<1GiB --allow-incomplete", SCREEN).1.is_ok());
     assert!(ended("assert --job one_epoch stable no-leak --allow-incomplete", SCREEN).1.is_ok());
-    // What speaks against a condition does so on incomplete data, too; and no figure is no good one.
+    // Evidence against a condition also counts on incomplete data, and a missing figure never passes.
     assert_eq!(failed("assert --job unfinished peak<1MiB").1, "does not hold: peak<1MiB");
     assert!(ended("assert --job nothing_recorded peak<1GiB --allow-incomplete", SCREEN).1.is_err());
 }
@@ -213,7 +213,7 @@ fn no_words_from_elsewhere_steer_the_terminal_or_leave_the_screen() {
                 let text = ended(&format!("{verb} --job {job} {rest}"), screen).0;
                 assert!(!text.contains(|c: char| c.is_control() && c != '\n'), "{verb} {job}: {text}");
                 let wide = text.lines().filter(|line| columns.is_some_and(|columns| line.width() > columns));
-                // Commands and code are there to be copied, whole.
+                // Commands and code are never cut, because they are meant to be copied.
                 let wide = wide.filter(|line| !line.contains("memctl ") && !line.starts_with("      "));
                 assert_eq!(wide.collect::<Vec<_>>(), Vec::<&str>::new(), "{verb} {job} on {columns:?} columns");
             }

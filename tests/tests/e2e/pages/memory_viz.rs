@@ -1,5 +1,5 @@
-//! The snapshot that is written, read back by a small reader of pickles (the opcodes of PyTorch's
-//! viewer, nothing else): what is in it is what came in, and other opcodes are not used.
+//! The snapshot that is written, read back by a small reader of pickles (the opcodes of PyTorch's viewer, nothing
+//! else): its content equals the input, and no other opcodes are used.
 
 use std::collections::BTreeMap;
 
@@ -39,7 +39,7 @@ impl Value {
     }
 }
 
-/// Reads what MemoryViz.js reads.
+/// Reads a pickle like MemoryViz.js.
 fn unpickle(bytes: &[u8]) -> Value {
     let mut input = bytes;
     let mut take = |n: usize| {
@@ -183,7 +183,7 @@ fn a_slice_ends_in_the_state_of_its_end() {
     let trace = snapshot.key("device_traces").list()[1].list();
     assert_eq!(trace.len(), 1);
     assert_eq!(trace[0].key("addr").int(), i128::from(SEGMENT + 3 * MIB));
-    // Both blocks live then, although one was allocated before the slice.
+    // Both blocks are live then, although one was allocated before the slice.
     assert_eq!(snapshot.key("segments").list()[0].key("allocated_size").int(), (5 * MIB).into());
     assert!(snapshot.key("external_annotations").list().is_empty());
 }
@@ -191,7 +191,7 @@ fn a_slice_ends_in_the_state_of_its_end() {
 #[test]
 fn an_epoch_is_a_slice_too() {
     let snapshot = snapshot("--epoch 0");
-    // The allocation at 5 us is behind the epoch's end at 4.5 us.
+    // The allocation at 5 us is after the epoch's end at 4.5 us.
     assert_eq!(snapshot.key("device_traces").list()[1].list().len(), 6);
 }
 

@@ -1,8 +1,8 @@
 //! The whole text that commands print for people and scripts: the real command line against jobs of every kind, served
 //! by a daemon of the tests.
 //!
-//! Guarantees: pages, data, exit codes and sentences are those of the built program. The answers of real daemons about
-//! real recordings have tests of their own.
+//! Guarantees: pages, data, exit codes and sentences are those of the built program. Other tests cover the responses of
+//! real daemons about real recordings.
 
 mod commands;
 mod explain;
@@ -15,7 +15,7 @@ use std::fmt;
 use fixture::FakeDaemon;
 use memctl_tests::{memctl, stderr, stdout};
 
-/// What the daemon's address is called in texts, where every run has another.
+/// The text that replaces the daemon's address, which differs in every run.
 const DAEMON: &str = "http://gpu-7:7717";
 
 /// The screen on which a page is shown.
@@ -42,7 +42,7 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Runs a command line against the daemon at this address; what it printed, and how it ended.
+/// Runs a command line against the daemon at this address; returns its output and its result.
 fn against(url: &str, line: &str, screen: Screen) -> (String, Result<(), Failure>) {
     let mut command = memctl();
     command.args(["--daemon", url]).args(line.split_whitespace());
@@ -58,7 +58,7 @@ fn against(url: &str, line: &str, screen: Screen) -> (String, Result<(), Failure
     (text, if code == 0 { Ok(()) } else { Err(Failure { code, words }) })
 }
 
-/// The same against a daemon that is there for this command line alone.
+/// The same against a daemon that runs only for this command line.
 fn ended(line: &str, screen: Screen) -> (String, Result<(), Failure>) {
     let daemon = FakeDaemon::start();
     against(daemon.url(), line, screen)

@@ -61,7 +61,7 @@ class Biased(nn.Module):
 
 
 def biases_by_shape() -> None:
-    """A bias for each of 24 lengths; longer texts come as the training goes on, until three fifths of it."""
+    """A bias for each of 24 lengths; texts become longer during the first three fifths of the training."""
     model = Biased().to(DEVICE)
     optimizer = torch.optim.AdamW(model.parameters())
     pace = Pace(EPOCHS * STEPS)
@@ -95,7 +95,7 @@ def lru_of_features() -> None:
 
 
 def logged_scores() -> None:
-    """Scores are queued for a logger that hangs; the queue takes 340, and what comes then is dropped."""
+    """Scores are queued for a logger that hangs; the queue takes 340 scores, and later ones are dropped."""
     model, logged = LanguageModel().to(DEVICE), queue.Queue[torch.Tensor](maxsize=340)
     optimizer = torch.optim.AdamW(model.parameters())
     training, pace = loader(STEPS), Pace(EPOCHS * STEPS)
@@ -177,7 +177,7 @@ def cached_lately() -> None:
 
 
 class Sessions:
-    """States of the customers who came last."""
+    """The states of the latest customers."""
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
@@ -229,7 +229,7 @@ def sliding_window() -> None:
 
 
 def ring_of_outputs() -> None:
-    """A controller averages over its last 400 outputs, in places that were made beforehand."""
+    """A controller averages over its last 400 outputs, in preallocated slots."""
     ring, model = Ring(400), LanguageModel(1).to(DEVICE).eval()
     pace = Pace(REQUESTS)
     for _ in range(REQUESTS):

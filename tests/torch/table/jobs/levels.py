@@ -18,7 +18,7 @@ CHOICE = random.Random(13)
 
 
 def unfreezing() -> None:
-    """One more layer is trained in each of the first eight epochs; each epoch has an optimizer of its own."""
+    """One more layer is trained in each of the first eight epochs; each epoch has its own optimizer."""
     model = LanguageModel(8, 384).to(DEVICE)
     for layer in model.encoder.layers:
         layer.requires_grad_(False)
@@ -69,7 +69,7 @@ class Workspace(nn.Module):
 
 
 def curriculum() -> None:
-    """Texts become longer for nine epochs and stay so; the workspace is as large as the longest took."""
+    """Texts become longer for nine epochs and stay so; the workspace has the size that the longest text needed."""
     model = Workspace().to(DEVICE)
     optimizer = torch.optim.AdamW(model.parameters())
     pace = Pace(EPOCHS * STEPS)
@@ -81,7 +81,7 @@ def curriculum() -> None:
 
 
 class Camera:
-    """A stream of pictures, with buffers that it makes at its first one."""
+    """A stream of pictures, with buffers that are made at the first picture."""
 
     def __init__(self) -> None:
         self.buffers: list[torch.Tensor] = []

@@ -57,7 +57,7 @@ class LanguageModel(nn.Module):
 
 
 def loss_of(scores: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-    """How wrong the scores are."""
+    """The loss of the scores."""
     return functional.cross_entropy(scores.flatten(0, 1), tokens.flatten())
 
 

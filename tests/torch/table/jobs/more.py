@@ -46,7 +46,7 @@ def recorder() -> Callable[[torch.Tensor], int]:
 
 
 def closure() -> None:
-    """A function remembers all that it was called with, in a list of the function around it."""
+    """A function keeps all its arguments in a list of the enclosing function."""
     record, pace = recorder(), Pace(REQUESTS)
     for _ in range(REQUESTS):
         record(features())
@@ -59,7 +59,7 @@ def smoothed(hidden: torch.Tensor, seen: list[torch.Tensor] = []) -> torch.Tenso
 
 
 def default_argument() -> None:
-    """A list as a default value is made once, for all calls."""
+    """A list as a default value is created once, for all calls."""
     pace = Pace(REQUESTS)
     for _ in range(REQUESTS):
         smoothed(features())
@@ -67,7 +67,7 @@ def default_argument() -> None:
 
 
 class Session:
-    """Of one customer. What is to be cleaned up refers to the session, so it never ends."""
+    """A customer's session. Its cleanup refers to the session, so the session never ends."""
 
     def __init__(self) -> None:
         self.state = features(4)
@@ -113,21 +113,21 @@ def buffered_log() -> None:
 
 
 class Plan:
-    """Knows its result, which knows its plan."""
+    """A plan with a reference to its result, which refers to the plan."""
 
     def __init__(self) -> None:
         self.result = Result(self)
 
 
 class Result:
-    """What came out of a plan."""
+    """The result of a plan."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan, self.hidden = plan, features()
 
 
 def collector_thresholds() -> None:
-    """The collector is on, and its threshold is one that is never reached."""
+    """The collector is on, but its threshold is never reached."""
     gc.set_threshold(10_000_000, 1000, 1000)
     pace = Pace(REQUESTS)
     for _ in range(REQUESTS):
@@ -136,7 +136,7 @@ def collector_thresholds() -> None:
 
 
 class Detector(nn.Module):
-    """Its anchors are cached by `lru_cache`, which holds the detector that it was called with."""
+    """Its anchors are cached by `lru_cache`, which holds the detector as its argument."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -223,7 +223,7 @@ def thread_local() -> None:
 
 
 def bursts() -> None:
-    """Requests come in bursts, each of which is forgotten at its end; in between nothing is done for a while."""
+    """Requests come in bursts, each of which is freed at its end; there are pauses in between."""
     pace = Pace(REQUESTS)
     answers: list[torch.Tensor] = []
     for request in range(REQUESTS):
@@ -247,7 +247,7 @@ def lengths_that_differ() -> None:
 
 
 class Last:
-    """What the model said last."""
+    """The model's last output."""
 
     scores: Optional[torch.Tensor] = None
 

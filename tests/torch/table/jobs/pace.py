@@ -16,7 +16,7 @@ from typing import Any, Callable
 import torch
 
 SECONDS = float(os.environ.get("TABLE_SECONDS", "38"))
-# How often a job prints what PyTorch counts.
+# How often a job prints PyTorch's counters.
 PRINTS = 200
 
 
@@ -29,7 +29,7 @@ class Pace:
         self._print()
 
     def step(self) -> None:
-        """One step is done: waits until the next one is due."""
+        """Called after a step: waits until the next one is due."""
         self._done += 1
         if self._done * PRINTS // self._steps > (self._done - 1) * PRINTS // self._steps:
             self._print()

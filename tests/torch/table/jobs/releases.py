@@ -41,7 +41,7 @@ def metric_states() -> None:
 
 
 class Recurrent(nn.Module):
-    """A cell that hands its state on."""
+    """A cell that passes its state on."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -41,7 +41,7 @@ def cached_embeddings() -> None:
 
 
 class Adapter(nn.Module):
-    """What is learnt for one customer."""
+    """The learned state of one customer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -134,7 +134,7 @@ def waiting_threads() -> None:
 
 
 class Refused(Exception):
-    """The answer is not one that may be shown."""
+    """Raised for an answer that must not be shown."""
 
 
 def checked(prompt: torch.Tensor) -> torch.Tensor:
@@ -146,7 +146,7 @@ def checked(prompt: torch.Tensor) -> torch.Tensor:
 
 
 def kept_exceptions() -> None:
-    """Refusals are collected as exceptions; their tracebacks keep the frames, and these what they computed."""
+    """Refusals are collected as exceptions; their tracebacks keep the frames, and the frames keep their tensors."""
     failures: list[Refused] = []
     pace = Pace(REQUESTS)
     for request in range(REQUESTS):
@@ -223,7 +223,7 @@ class Past:
 
 
 class Decoder(nn.Module):
-    """Attends to all that came before."""
+    """Attends to all previous tokens."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -249,7 +249,7 @@ def prompt_cache() -> None:
 
 
 class Worker:
-    """Works on a part of the requests."""
+    """Processes a part of the requests."""
 
     answered: ClassVar[list[torch.Tensor]] = []
 

@@ -90,7 +90,7 @@ def metric_window() -> None:
 
 
 class Report:
-    """What came out of a step. It knows its step, and the step knows it."""
+    """The result of a step. It refers to its step, and the step refers to it."""
 
     def __init__(self, step: Step, hidden: torch.Tensor) -> None:
         self.step, self.hidden = step, hidden
@@ -207,7 +207,7 @@ class Restarts:
 
 
 def old_schedules() -> None:
-    """Each epoch begins with a new optimizer; the schedules of the old ones are kept, and hold them."""
+    """Each epoch begins with a new optimizer; the schedules of the old ones are kept, and hold the optimizers."""
     model = LanguageModel().to(DEVICE)
     restarts = Restarts(model)
     training, pace = loader(STEPS), Pace(EPOCHS * STEPS)
@@ -220,7 +220,7 @@ def old_schedules() -> None:
 
 
 class Memory(nn.Module):
-    """What the model has seen, as one long buffer."""
+    """All inputs of the model, as one long buffer."""
 
     seen: torch.Tensor
 
@@ -250,7 +250,7 @@ def growing_buffer() -> None:
 
 
 class Deep(nn.Module):
-    """Many small layers: much graph for few bytes on the device."""
+    """Many small layers: a large graph with few bytes on the device."""
 
     def __init__(self, layers: int = 80) -> None:
         super().__init__()
