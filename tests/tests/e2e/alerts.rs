@@ -11,7 +11,7 @@ use memctl_answers::wire::from_wire;
 use memctl_daemon::alerts::{Alerting, JobFacts, Notifying, Pace, Rules};
 use memctl_daemon::clock::now_ns;
 use memctl_daemon::store::{PostgresStore, SqliteStore, Store};
-use memctl_model::{Backoff, Finding, FindingKind, Frame, JobState, Moment, Severity};
+use memctl_model::{Backoff, Finding, FindingKind, Frame, JobState, Severity};
 use memctl_proto::v1;
 use memctl_proto::v1::alerts_server::Alerts as _;
 use memctl_tests::alertmanager::Alertmanager;
@@ -24,30 +24,12 @@ const SECOND_NS: u64 = 1_000_000_000;
 
 fn leak(function: &str) -> Finding {
     Finding {
-        pattern: None,
-        processes: Vec::new(),
-        bytes_per_minute: None,
-        holders: None,
-        kind: FindingKind::Leak,
-        severity: Severity::Warning,
-        confidence: 0.97,
-        ranks: vec![0, 1, 2, 3],
         all_ranks: true,
-        first_seen: Moment::default(),
-        bytes_per_epoch: None,
-        bytes_per_step: None,
-        live_bytes: None,
-        live_blocks: None,
-        time_to_oom_seconds: None,
-        epochs_to_oom: None,
         site: Some(Frame { function: function.into(), file: "/home/me/train.py".into(), line: 57 }),
-        lines: Vec::new(),
-        stack: Vec::new(),
-        subject: String::new(),
         title: format!("grows 3.0 MiB an epoch on all 4 ranks, allocated in {function} (train.py:57)"),
         explanation: "blocks born in each epoch are alive at the end of all later ones".into(),
         advice: "keep what you need of it with .item() or .detach().cpu()".into(),
-        evidence: Vec::new(),
+        ..Finding::new(FindingKind::Leak, Severity::Warning, 0.97, vec![0, 1, 2, 3])
     }
 }
 

@@ -1,6 +1,6 @@
 //! Tests of the state machine, case by case and for arbitrary sequences. Time is a number.
 
-use memctl_model::{Finding, FindingKind, JobState, Moment, Severity};
+use memctl_model::{Finding, FindingKind, JobState, Severity};
 use proptest::prelude::*;
 
 use super::*;
@@ -34,32 +34,7 @@ fn rules() -> Rules {
 }
 
 fn finding(kind: FindingKind) -> Finding {
-    Finding {
-        kind,
-        severity: Severity::Warning,
-        confidence: 1.0,
-        ranks: vec![0],
-        all_ranks: false,
-        first_seen: Moment::default(),
-        bytes_per_epoch: None,
-        bytes_per_step: None,
-        bytes_per_minute: None,
-        holders: None,
-        pattern: None,
-        processes: Vec::new(),
-        live_bytes: None,
-        live_blocks: None,
-        time_to_oom_seconds: None,
-        epochs_to_oom: None,
-        site: None,
-        lines: Vec::new(),
-        stack: Vec::new(),
-        subject: String::new(),
-        title: "t".into(),
-        explanation: String::new(),
-        advice: String::new(),
-        evidence: Vec::new(),
-    }
+    Finding { title: "t".into(), ..Finding::new(kind, Severity::Warning, 1.0, vec![0]) }
 }
 
 fn job(state: Option<JobState>, started_ns: u64, epochs: Option<u32>) -> JobFacts {

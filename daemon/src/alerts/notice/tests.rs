@@ -3,36 +3,15 @@
 use super::*;
 use crate::alerts::alert::{JobFacts, sightings};
 use crate::alerts::rules::Rules;
-use memctl_model::{Finding, FindingKind, JobState, Moment};
+use memctl_model::{Finding, FindingKind, JobState};
 
 fn notice(title: &str, phase: Phase) -> Notice {
     let rules = "[[rule]]\nname = \"MemoryLeak\"\nkinds = [\"leak\"]\nlabels = { pager = \"yes\" }\nannotations = { runbook = \"https://w\" }";
     let rules = Rules { job_labels: vec!["team/a".into(), "job".into()], ..Rules::parse(rules, "r").unwrap() };
     let finding = Finding {
-        kind: FindingKind::Leak,
-        severity: Severity::Warning,
-        confidence: 1.0,
-        ranks: vec![0, 1, 3],
-        all_ranks: false,
-        first_seen: Moment::default(),
-        bytes_per_epoch: None,
-        bytes_per_step: None,
-        bytes_per_minute: None,
-        holders: None,
-        pattern: None,
-        processes: Vec::new(),
-        live_bytes: None,
-        live_blocks: None,
-        time_to_oom_seconds: None,
-        epochs_to_oom: None,
-        site: None,
-        lines: Vec::new(),
-        stack: Vec::new(),
-        subject: String::new(),
         title: title.into(),
         explanation: "why".into(),
-        advice: String::new(),
-        evidence: Vec::new(),
+        ..Finding::new(FindingKind::Leak, Severity::Warning, 1.0, vec![0, 1, 3])
     };
     let job = JobFacts {
         tenant: "default".into(),

@@ -1,6 +1,6 @@
 //! Tests of the contents of a rules file, of the text of its errors, and of the findings that a rule selects.
 
-use memctl_model::{Finding, FindingKind, Moment, Severity};
+use memctl_model::{Finding, FindingKind, Severity};
 
 use super::*;
 
@@ -10,30 +10,11 @@ fn parse(text: &str) -> Result<Rules, String> {
 
 pub fn finding(kind: FindingKind, severity: Severity) -> Finding {
     Finding {
-        kind,
-        severity,
-        confidence: 0.9,
-        ranks: vec![0, 1],
         all_ranks: true,
-        first_seen: Moment::default(),
-        bytes_per_epoch: None,
-        bytes_per_step: None,
-        bytes_per_minute: None,
-        holders: None,
-        pattern: None,
-        processes: Vec::new(),
-        live_bytes: None,
-        live_blocks: None,
-        time_to_oom_seconds: None,
-        epochs_to_oom: None,
-        site: None,
-        lines: Vec::new(),
-        stack: Vec::new(),
-        subject: String::new(),
         title: "grows".into(),
         explanation: "it does".into(),
         advice: "detach it".into(),
-        evidence: Vec::new(),
+        ..Finding::new(kind, severity, 0.9, vec![0, 1])
     }
 }
 
