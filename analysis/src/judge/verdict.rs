@@ -172,15 +172,16 @@ fn of_course(inputs: &VerdictInputs<'_>, courses: &[Course], stand: Stand) -> Op
 
 /// The verdict if no more memory stays but the peak of a step rises. Growing inputs end in an out of memory, too.
 fn more_work(inputs: &VerdictInputs<'_>) -> Option<Verdict> {
-    let rooms = inputs.courses.devices.iter().filter_map(|room| Some((room, room.risen_peaks?)));
-    let (room, (early, late)) = rooms.max_by_key(|(_, (early, late))| late - early)?;
+    let rooms =
+        inputs.courses.devices.iter().filter_map(|room| Some((room, room.peaks.filter(|peaks| peaks.goes_on)?)));
+    let (room, peaks) = rooms.max_by_key(|(_, peaks)| peaks.late_bytes - peaks.early_bytes)?;
     Some(Verdict {
         cause: Some(Cause::Open),
         memory: Some(MemoryKind::Device),
-        grown_bytes: Some(late - early),
+        grown_bytes: Some(peaks.late_bytes - peaks.early_bytes),
         ranks: vec![room.who.rank],
         processes: vec![room.who.name()],
-        ..Verdict::new(VerdictKind::Growing, words::more_work(inputs, &room.who, (early, late)))
+        ..Verdict::new(VerdictKind::Growing, words::more_work(inputs, &room.who, peaks))
     })
 }
 
@@ -198,5 +199,7 @@ fn steady(inputs: &VerdictInputs<'_>) -> Verdict {
     // The device with the largest swing is shown.
     let swings = devices.iter().filter_map(|device| device.swing_bytes);
     let swing_bytes = swings.max_by_key(|(lowest, highest)| highest - lowest);
-    Verdict { memory, swing_bytes, ..Verdict::new(VerdictKind::Steady, words::steady(inputs, swing_bytes)) }
+    let peaks = devices.iter().filter_map(|device| device.peaks);
+    let peaks = peaks.max_by_key(|peaks| peaks.late_bytes - peaks.early_bytes);
+    Verdict { memory, swing_bytes, ..Verdict::new(VerdictKind::Steady, words::steady(inputs, swing_bytes, peaks)) }
 }

@@ -29,8 +29,19 @@ pub(super) struct Room {
     pub swing_bytes: Option<(u64, u64)>,
     /// Whether it only rose in that time.
     pub rose: bool,
-    /// A step's highest level early and late in the last third, if it rose all the time.
-    pub risen_peaks: Option<(u64, u64)>,
+    /// The peaks of its steps, if they rose in the last third.
+    pub peaks: Option<RisenPeaks>,
+}
+
+/// The peaks of steps that rose over the last third of what was seen.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RisenPeaks {
+    /// The highest of its first third.
+    pub early_bytes: u64,
+    /// The lowest of its last third.
+    pub late_bytes: u64,
+    /// Whether they rose in both halves, and not once.
+    pub goes_on: bool,
 }
 
 impl Courses {
@@ -45,7 +56,7 @@ impl Courses {
                 limit_bytes: watch.limit_bytes(),
                 swing_bytes,
                 rose: swing_bytes.is_some_and(|swing| only_rose(last_third(watch), swing)),
-                risen_peaks: risen_peaks(watch),
+                peaks: risen_peaks(watch),
             }
         };
         let courses = watches.iter().flat_map(|watch| courses(watch)).collect();
@@ -92,23 +103,27 @@ fn only_rose(levels: &[Level], (lowest, highest): (u64, u64)) -> bool {
     (fall as f64) < FALL_SHARE * (highest - lowest) as f64
 }
 
-/// Steps of the last third from which a rise of peaks is no chance: of 30 that vary at random, the last ten are all higher than
-/// the first ten in fewer than one of 10^7 runs.
+/// Minimum number of steps in the last third from which a rise of peaks is no chance. Of 30 peaks that vary at random, the last
+/// ten are all higher than the first ten in fewer than one of 10^7 runs.
 const PEAKS_MIN: usize = 30;
 
-/// The highest of a step's peaks in the first third of the last third of steps, and the lowest in its last third, if that is
-/// higher by more than what is flat. What a step needs at its highest is its work; of a window it is chance.
-fn risen_peaks(watch: &RankWatch) -> Option<(u64, u64)> {
+/// The peaks of the last third of steps, if its last third is above its first third by more than what counts as flat. The peak
+/// of a step is its work; the peak of a window depends on chance.
+fn risen_peaks(watch: &RankWatch) -> Option<RisenPeaks> {
     let levels = watch.history.levels(Per::Step);
     let last = &levels[levels.len() - levels.len().div_ceil(3)..];
     if last.len() < PEAKS_MIN {
         return None;
     }
-    let peaks = |levels: &[Level]| -> Vec<u64> { levels.iter().map(|level| level.peak_allocated_bytes).collect() };
-    let third = last.len() / 3;
-    let early = peaks(&last[..third]).into_iter().max()?;
-    let late = peaks(&last[last.len() - third..]).into_iter().min()?;
-    (late.saturating_sub(early) as f64 > FLAT_SHARE * peak_bytes(watch) as f64).then_some((early, late))
+    let peaks: Vec<u64> = last.iter().map(|level| level.peak_allocated_bytes).collect();
+    let third = peaks.len() / 3;
+    let (early, middle, late) = (&peaks[..third], &peaks[third..peaks.len() - third], &peaks[peaks.len() - third..]);
+    let least = |peaks: &[u64]| peaks.iter().copied().min().unwrap_or(0);
+    let most = |peaks: &[u64]| peaks.iter().copied().max().unwrap_or(0);
+    let (early_bytes, late_bytes) = (most(early), least(late));
+    let matters = late_bytes.saturating_sub(early_bytes) as f64 > FLAT_SHARE * peak_bytes(watch) as f64;
+    let goes_on = least(middle) > early_bytes && late_bytes > most(middle);
+    matters.then_some(RisenPeaks { early_bytes, late_bytes, goes_on })
 }
 
 fn swing_bytes(watch: &RankWatch) -> Option<(u64, u64)> {

@@ -241,7 +241,7 @@ fn a_request_that_fails_because_a_leak_filled_the_device_is_the_leaks_outcome() 
     outcome::tell(&mut found, &reports, 1);
     let [told] = found.as_slice() else { panic!("{found:#?}") };
     assert_eq!(
-        told.title,
+        told.headline(),
         "Live memory grows 240 MiB per epoch on rank 0; rank 0 ran out of memory in epoch 2, step 117, when 1.00 GiB were requested in forward (model.py:12)"
     );
     assert_eq!((told.severity, told.time_to_oom_seconds), (Severity::Critical, None));

@@ -158,7 +158,7 @@ fn one_tensor_a_step_is_suspected_within_eight_steps_and_confirmed_once_no_buffe
     assert_eq!(found.len(), 1);
     assert_eq!(found[0].kind, FindingKind::Leak);
     assert_eq!(
-        found[0].title,
+        found[0].headline(),
         "Live memory grows 10.0 MiB per epoch on rank 0, allocated in keep (train.py:17); out of memory in about 8167 epochs"
     );
     assert_eq!((found[0].live_bytes, found[0].live_blocks), (Some(100 * MIB), Some(100)));

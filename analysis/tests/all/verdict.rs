@@ -282,6 +282,27 @@ fn a_sum_that_rose_once_has_levelled_off() {
     assert_eq!(run(|step| 8 + step).kind, VerdictKind::Growing);
 }
 
+#[test]
+fn peaks_that_rise_with_the_work_of_a_step_are_not_nothing() {
+    // Each step frees all that it allocates, and allocates more than the step before.
+    let run = |work: fn(u64) -> u64| {
+        let mut process = Process::new(0, &[]);
+        for step in 0..150_u64 {
+            process.peak_bytes = work(step) * MIB;
+            process.step(&[(100, None, 40, 100 * MIB)]);
+        }
+        ended(&process)
+    };
+    let rising = run(|step| 100 + 4 * step);
+    assert_eq!((rising.kind, rising.cause), (VerdictKind::Growing, Some(Cause::Open)), "{rising:?}");
+    assert!(rising.sentence.starts_with("The peak of a step rose from "), "{}", rising.sentence);
+    // Of lengths that vary nothing is said; of one jump the figures, and no verdict.
+    let varying = run(|step| 100 + step * 37 % 64);
+    assert!(varying.kind == VerdictKind::Steady && !varying.sentence.contains("peak"), "{}", varying.sentence);
+    let jump = run(|step| if step < 125 { 100 } else { 300 });
+    assert!(jump.kind == VerdictKind::Steady && jump.sentence.contains("the peak of a step rose"), "{}", jump.sentence);
+}
+
 /// A ring that fills evenly and is then full, with blocks from another line each time; and a leak of few large pieces.
 #[test]
 fn a_sum_that_rose_evenly_and_is_flat_has_levelled_off() {

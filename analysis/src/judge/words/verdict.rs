@@ -10,7 +10,7 @@ use crate::holders::without_count;
 use crate::judge::Activity;
 use crate::judge::course::{Course, Way};
 use crate::judge::subjects::{self, Subject};
-use crate::judge::verdict_inputs::{Shown, VerdictInputs};
+use crate::judge::verdict_inputs::{RisenPeaks, Shown, VerdictInputs};
 use crate::wording::{opening_letter, plural, sentence};
 
 /// ``Live memory has grown 682 MiB in 9 s, allocated in f (x.py:3), and it was not given back. It is a leak unless …``
@@ -181,14 +181,19 @@ pub(in crate::judge) fn levelled_off(inputs: &VerdictInputs<'_>, shown: &Shown<'
 
 /// `Nothing wrong was found: live memory was flat over the last 14 of 40 steps.` If it was not flat: `went up and down
 /// between 219 MiB and 518 MiB`.
-pub(in crate::judge) fn steady(inputs: &VerdictInputs<'_>, swing_bytes: Option<(u64, u64)>) -> String {
+pub(in crate::judge) fn steady(
+    inputs: &VerdictInputs<'_>,
+    swing_bytes: Option<(u64, u64)>,
+    peaks: Option<RisenPeaks>,
+) -> String {
     let how = swing_bytes.map_or_else(
         || "was flat".to_owned(),
         |(lowest, highest)| {
             format!("went up and down between {} and {}", HumanBytes::of(lowest), HumanBytes::of(highest))
         },
     );
-    let flat = format!("live memory {how} over the last {}", last_third(inputs.judged));
+    let peaks = peaks.map_or_else(String::new, |peaks| format!(", and the peak of a step {}", rose(peaks)));
+    let flat = format!("live memory {how} over the last {}{peaks}", last_third(inputs.judged));
     if let Some(worst) = worst(inputs) {
         return format!("{worst}{}.", opening_letter(&flat));
     }
@@ -198,17 +203,21 @@ pub(in crate::judge) fn steady(inputs: &VerdictInputs<'_>, swing_bytes: Option<(
 
 /// `The peak of a step rose from 286 MiB to 495 MiB on rank 0 over the last 18 of 52 steps, and what stays after a step did not:
 /// each step works on more. …`
-pub(in crate::judge) fn more_work(inputs: &VerdictInputs<'_>, who: &Subject, (early, late): (u64, u64)) -> String {
+pub(in crate::judge) fn more_work(inputs: &VerdictInputs<'_>, who: &Subject, peaks: RisenPeaks) -> String {
     let all = inputs.courses.subjects();
     let on = if all.len() < 2 { String::new() } else { format!(" on {}", subjects::on(&[who], &all)) };
     format!(
-        "{}The peak of a step rose from {} to {}{on} over the last {}, and what stays after a step did not: each step works on \
-         more. It stops when the inputs stop growing.",
+        "{}The peak of a step {}{on} over the last {}, and what stays after a step did not: each step works on more. It stops \
+         when the inputs stop growing.",
         worst(inputs).unwrap_or_default(),
-        HumanBytes::of(early),
-        HumanBytes::of(late),
+        rose(peaks),
         last_third(inputs.judged)
     )
+}
+
+/// `rose from 286 MiB to 495 MiB`.
+fn rose(peaks: RisenPeaks) -> String {
+    format!("rose from {} to {}", HumanBytes::of(peaks.early_bytes), HumanBytes::of(peaks.late_bytes))
 }
 
 /// `Inconclusive: live memory rose from 286 MiB to 495 MiB over the last 18 of 52 windows, and too little was seen to say
