@@ -221,7 +221,8 @@ fn leak(bytes: u64, severity: Severity, site: Stack) -> Finding {
         live_bytes: Some(bytes),
         time_to_oom_seconds: Some(9.0),
         site: site.site().cloned(),
-        title: "Live memory grows 240 MiB per epoch on rank 0; out of memory in about 9 s".into(),
+        title: "Live memory grows 240 MiB per epoch on rank 0".into(),
+        horizon: Some("in about 9 s".into()),
         ..Finding::new(FindingKind::Leak, severity, 0.9, vec![0])
     }
 }
