@@ -1,11 +1,13 @@
 //! The oldest live blocks of some stacks: the sample whose holders are searched.
 //!
 //! A line with several statements also makes memory that is made only once, such as an optimizer's state. These blocks are
-//! the oldest, and their holder does not grow, so the sample leaves them out.
+//! the oldest, and their holder does not grow, so the sample leaves them out. It also leaves out blocks of the two latest
+//! steps, such as gradients, which may not stay.
 //!
 //! Guarantees: memory is bounded. Every block is visited, so this is for queries and not for every event.
 
 use std::collections::{BTreeMap, BinaryHeap};
+use std::ops::RangeInclusive;
 
 use memctl_model::StackId;
 
@@ -13,8 +15,8 @@ use super::BlockMap;
 use super::slab::Use;
 use crate::growth::FIRST_LEVEL_FACTOR;
 
-/// The first step's blocks are compared with those of later steps where so many later steps have some.
-const LATER_STEPS_MIN: usize = 3;
+/// The minimum number of steps with live blocks from which blocks of some steps are left out.
+const STEPS_MIN: usize = 8;
 
 /// A live block; older blocks sort first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -65,9 +67,9 @@ impl BlockMap {
             let born = by_birth.entry((block.birth_epoch, block.birth_step)).or_default();
             *born = born.saturating_add(block.size);
         }
-        let once = made_once(&by_birth);
+        let stayed = stayed(&by_birth);
         let mut oldest = BinaryHeap::new();
-        for block in of_stacks().filter(|block| once != Some((block.birth_epoch, block.birth_step))) {
+        for block in of_stacks().filter(|block| stayed.contains(&(block.birth_epoch, block.birth_step))) {
             let (birth_epoch, birth_step) = (block.birth_epoch, block.birth_step);
             oldest.push(LiveBlock { birth_epoch, birth_step, addr: block.addr, size: block.size });
             if oldest.len() > most {
@@ -79,12 +81,18 @@ impl BlockMap {
     }
 }
 
-/// The first step, if its blocks have far more bytes than those of any later step. `by_birth` are live bytes by epoch and step.
-fn made_once(by_birth: &BTreeMap<(u32, u64), u64>) -> Option<(u32, u64)> {
-    let mut steps = by_birth.iter();
-    let (first, bytes) = steps.next()?;
-    let largest = steps.clone().map(|(_, bytes)| *bytes).max()?;
-    (steps.len() >= LATER_STEPS_MIN && *bytes > largest.saturating_mul(FIRST_LEVEL_FACTOR)).then_some(*first)
+/// The steps whose blocks stayed: without the first one if its blocks have far more bytes than those of any later step, and
+/// without the two latest ones. `by_birth` are live bytes by epoch and step; of few steps all count.
+fn stayed(by_birth: &BTreeMap<(u32, u64), u64>) -> RangeInclusive<(u32, u64)> {
+    let steps: Vec<((u32, u64), u64)> = by_birth.iter().map(|(step, bytes)| (*step, *bytes)).collect();
+    if steps.len() < STEPS_MIN {
+        return (0, 0)..=(u32::MAX, u64::MAX);
+    }
+    let (first, later) = (steps[0], &steps[1..steps.len() - 2]);
+    let largest = later.iter().map(|(_, bytes)| *bytes).max().unwrap_or(0);
+    let is_once = first.1 > largest.saturating_mul(FIRST_LEVEL_FACTOR);
+    let begin = if is_once { later[0].0 } else { first.0 };
+    begin..=later[later.len() - 1].0
 }
 
 #[cfg(test)]
@@ -118,23 +126,17 @@ mod tests {
         let sample = map.oldest(&[StackId(2), StackId(9)], 2);
         assert_eq!((sample.blocks, sample.bytes, steps(&sample)), (3, 1_536, vec![3, 5]));
         assert_eq!(map.oldest(&[StackId(9)], 2), LiveSample::default());
-        assert_eq!(steps(&map.oldest(&[StackId(1), StackId(2)], 9)), [0, 2, 3, 4, 5, 6, 7]);
+        assert_eq!(steps(&map.oldest(&[StackId(1), StackId(2)], 9)), [0, 2, 3, 4, 5, 6, 7], "of few steps all count");
     }
 
     #[test]
-    fn what_the_first_step_made_once_is_left_out() {
-        let mut map = map(0);
-        let state =
-            |at: u64| Event { action: Action::Alloc, addr: at << 12, size: 512, stack: StackId(1), ..Event::default() };
-        let begun = Birth { epoch: 0, step: 0, phase: None };
-        // Four blocks of the first step are not more than four times those of a later one; five are.
-        for (at, first) in [(1, 0), (2, 0), (3, 0), (4, 2)] {
-            map.apply(&state(at), begun);
-            let sample = map.oldest(&[StackId(1)], 9);
-            assert_eq!((sample.blocks, sample.oldest[0].birth_step), (4 + at, first));
-        }
-        let few = [((0, 0), 4_096), ((0, 1), 512), ((0, 2), 512)];
-        assert_eq!(made_once(&few.into()), None, "too few later steps");
+    fn what_the_first_step_made_once_and_the_latest_steps_made_is_left_out() {
+        let bytes = |first: u64, steps: u64| -> BTreeMap<(u32, u64), u64> {
+            (0..steps).map(|step| ((0, step), if step == 0 { first } else { 512 })).collect()
+        };
+        assert_eq!(stayed(&bytes(4 * 512, 8)), (0, 0)..=(0, 5), "the first is not more than four times a later one");
+        assert_eq!(stayed(&bytes(5 * 512, 8)), (0, 1)..=(0, 5));
+        assert!(stayed(&bytes(5 * 512, 7)).contains(&(0, 0)), "too few steps");
     }
 
     #[test]

@@ -14,7 +14,7 @@ use super::evidence::{is_confirmed, is_confirmed_near_the_end, is_steady};
 use super::foresight::foresight;
 use super::group::{Group, groups};
 use super::held::given_back;
-use super::history::Per;
+use super::history::{Level, Per};
 use super::pattern::{Hooks, pattern};
 use super::recent_growth::has_stopped;
 use super::series::Point;
@@ -197,15 +197,14 @@ pub(super) fn is_reborn(watch: &RankWatch, group: &Group) -> bool {
 /// Computes the figures of a group: slopes, history, and begin.
 fn measured(watch: &RankWatch, group: Group, kind: FindingKind) -> Leak {
     let lead = group.lead();
-    let of = |per: Per| -> Vec<(u32, u64)> {
-        time_to_full::summed(watch, &[&group], per).into_iter().map(|(level, bytes)| (level.at, bytes)).collect()
-    };
+    let of = |per: Per| time_to_full::summed(watch, &[&group], per);
     let (by_epoch, by_step) = (of(Per::Epoch), of(Per::Step));
-    // Slopes are measured from the begin of the growth on.
-    let since = |points: &[(u32, u64)], per: Per| -> Option<Rate> {
-        let begun = lead.growth.times.first().filter(|_| lead.per == per).map_or(0, |&at| at.saturating_sub(1));
-        let since = points.iter().filter(|(at, _)| *at >= begun);
-        let since: Vec<(f64, f64)> = since.map(|&(at, bytes)| (f64::from(at), bytes as f64)).collect();
+    // Slopes are measured from the boundary before the growth began.
+    let begun_ns = lead.since.map_or(0, |since| since.time_ns);
+    let since = |points: &[(&Level, u64)]| -> Option<Rate> {
+        let from = points.partition_point(|(level, _)| level.time_ns < begun_ns).saturating_sub(1);
+        let since: Vec<(f64, f64)> =
+            points[from..].iter().map(|(level, bytes)| (f64::from(level.at), *bytes as f64)).collect();
         slope(&since).filter(|rate| rate.value > 0.0)
     };
     let teeth = lead.shape == Shape::Teeth;
@@ -233,8 +232,8 @@ fn measured(watch: &RankWatch, group: Group, kind: FindingKind) -> Leak {
         slows: !is_steady(lead),
         first: lead.since,
         hooks,
-        per_epoch: since(&by_epoch, Per::Epoch).filter(|_| !teeth),
-        per_step: since(&by_step, Per::Step),
+        per_epoch: since(&by_epoch).filter(|_| !teeth),
+        per_step: since(&by_step),
         per_minute: time_to_full::pace(watch, &[&group]).filter(|_| !teeth).map(time_to_full::a_minute),
         live_bytes: group.live_bytes(),
         live_blocks: group.live_blocks(),
