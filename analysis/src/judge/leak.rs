@@ -74,6 +74,9 @@ const SUSPECTED_RISES: u32 = 5;
 const FILLS_BELOW: f64 = -3.1;
 /// If the peaks' relative rise exceeds this share of the site's relative rise, inputs have become larger.
 const WORK_GROWS: f64 = 0.25;
+/// If the peaks rose by more than this many times the bytes of a block that became larger, the block is an input of the work. A
+/// tensor that is extended needs its old and its new bytes at once, which is twice.
+const WORK_BYTES_FACTOR: u64 = 4;
 
 /// Number of epochs with rises after which kept memory must be older than the last epoch.
 const REBORN_EPOCHS: usize = 4;
@@ -175,7 +178,9 @@ pub(super) fn grows_with_the_work(watch: &RankWatch, group: &Group) -> bool {
     };
     let site = last as f64 / first as f64 - 1.0;
     let work = highest(late) as f64 / highest(early).max(1) as f64 - 1.0;
-    work > WORK_GROWS * site
+    // Beside weights that do not grow, the share of the work is small, and its bytes are many times those of the input.
+    let work_bytes = highest(late).saturating_sub(highest(early));
+    work > WORK_GROWS * site || work_bytes > WORK_BYTES_FACTOR * last.saturating_sub(first)
 }
 
 /// Whether all of a site's blocks are made again in every epoch, each time more of them. The work then grows, and
