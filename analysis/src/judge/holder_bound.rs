@@ -2,10 +2,11 @@
 //!
 //! All rules apply to the answer of a process. A container without a bound is a leak if it has become longer or has an
 //! item for each block. A container with a bound stops there. A cycle that the collector never frees is a leak, and so
-//! are threads that wait and memory left behind by `backward(create_graph=True)` or by an autocast that is never left.
-//! If a tensor in a container is replaced by a larger one, the container's length shows nothing. A dict may be the cache of
-//! a data set that the first epoch fills: if epochs are marked, it is a leak only after growth over several. Guarantees: memory is
-//! called bounded or unbounded only after an answer that found holders of most of the requested blocks.
+//! are threads that wait and memory left behind by `backward(create_graph=True)` or by an autocast that is never left. A
+//! graph that grows over many steps is a leak. If a tensor in a container is replaced by a larger one, the container's
+//! length shows nothing. A dict may be the cache of a data set that the first epoch fills: if epochs are marked, it is a
+//! leak only after growth over several. Guarantees: memory is called bounded or unbounded only after an answer that found
+//! holders of most of the requested blocks.
 
 use memctl_model::holders::BLOCKS_MAX;
 use memctl_model::{
@@ -34,13 +35,21 @@ const ITEMS_MIN: u64 = 2;
 /// The same if only windows show growth. A window may end within a request, when the request's own lists are live.
 /// Growth has this many rises, so a container that kept one block per rise has as many items.
 const ITEMS_MIN_IN_WINDOWS: u64 = 8;
+/// Rises over steps after which a graph that keeps growing is a leak. A graph ends with its backward pass, and few programs keep
+/// one over several optimizer steps (accumulated gradients, inner loops); none keeps it over so many.
+const GRAPH_RISES_MIN: u64 = 16;
 
 /// The bound of the holder of a finding's blocks.
 pub(super) fn bound(finding: &Finding) -> Bound {
     let is_replaced = finding.pattern == Some(Pattern::ReplacedByLarger);
     let in_windows = finding.first_seen.boundary == Some(Boundary::WindowEnd);
     let items_min = if in_windows { ITEMS_MIN_IN_WINDOWS } else { ITEMS_MIN };
-    match finding.holders.as_ref().map_or(Bound::Unknown, |holders| of_holders(holders, is_replaced, items_min)) {
+    let outgrows_graphs = !in_windows && finding.rises.is_some_and(|rises| rises >= GRAPH_RISES_MIN);
+    match finding
+        .holders
+        .as_ref()
+        .map_or(Bound::Unknown, |holders| of_holders(holders, is_replaced, items_min, outgrows_graphs))
+    {
         Bound::None if may_fill_in_an_epoch(finding) => Bound::Unknown,
         bound => bound,
     }
@@ -56,7 +65,7 @@ fn may_fill_in_an_epoch(finding: &Finding) -> bool {
 
 /// The same as [`bound`]. `is_replaced` is whether a tensor is repeatedly replaced by a larger one, so that the number
 /// of tensors does not grow.
-fn of_holders(holders: &FindingHolders, is_replaced: bool, items_min: u64) -> Bound {
+fn of_holders(holders: &FindingHolders, is_replaced: bool, items_min: u64, outgrows_graphs: bool) -> Bound {
     let Some((at, holder, found)) = holders.most() else { return Bound::Unknown };
     let longer = holders.pace.get(at).copied().flatten().is_some_and(|pace| pace.grew_with_bytes());
     let is_bounded = |other: &&TensorHolder| matches!(other.bound, HolderBound::Bounded { .. });
@@ -67,6 +76,7 @@ fn of_holders(holders: &FindingHolders, is_replaced: bool, items_min: u64) -> Bo
         (HolderKind::Cycle, _) if matches!(holder.collector, Some(Collector::Off | Collector::Rare)) => Bound::None,
         (HolderKind::Thread, _) if holder.threads >= THREADS_MIN => Bound::None,
         (HolderKind::Cpp, _) if holder.pattern.is_some() => Bound::None,
+        (HolderKind::Graph, _) if outgrows_graphs => Bound::None,
         (HolderKind::Container | HolderKind::Cache, HolderBound::Unbounded)
             if !is_replaced && (longer || has_one_each(holder, items_min)) =>
         {
@@ -160,7 +170,7 @@ mod tests {
 
     #[test]
     fn a_container_decides_by_its_bound_and_by_what_it_holds() {
-        let of = |holders: &FindingHolders| of_holders(holders, false, ITEMS_MIN);
+        let of = |holders: &FindingHolders| of_holders(holders, false, ITEMS_MIN, false);
         let limit = |items| HolderBound::Bounded { limit: Some(items) };
         assert_eq!(of(&answer(list(40, HolderBound::Unbounded), None)), Bound::None);
         assert_eq!(of(&answer(list(40, limit(64)), None)), Bound::At(Some(64 << 20)));
@@ -214,7 +224,7 @@ mod tests {
             (found.live_blocks, found.live_bytes) = (470, (466 << 18) + (35 << 20));
             found.holders.push(state);
         }
-        assert_eq!(of_holders(&answer, false, ITEMS_MIN), Bound::At(Some(1_500 << 18)));
+        assert_eq!(of_holders(&answer, false, ITEMS_MIN, false), Bound::At(Some(1_500 << 18)));
     }
 
     #[test]
@@ -244,7 +254,7 @@ mod tests {
             blocks: 40,
             ..TensorHolder::default()
         };
-        let bound_of = |holder: TensorHolder| of_holders(&answer(holder, None), false, ITEMS_MIN);
+        let bound_of = |holder: TensorHolder| of_holders(&answer(holder, None), false, ITEMS_MIN, false);
         assert_eq!(bound_of(of(HolderKind::Cycle, Some(Collector::Off), 0)), Bound::None);
         assert_eq!(bound_of(of(HolderKind::Cycle, Some(Collector::On), 0)), Bound::Unknown, "it will be freed");
         assert_eq!(bound_of(of(HolderKind::Thread, None, 7)), Bound::None);
@@ -254,6 +264,20 @@ mod tests {
             let left = TensorHolder { pattern: Some(pattern), ..of(HolderKind::Cpp, None, 0) };
             assert_eq!(bound_of(left), Bound::None, "{pattern:?}");
         }
+    }
+
+    #[test]
+    fn a_graph_that_grows_over_many_steps_is_a_leak() {
+        let graph = TensorHolder { holder: HolderKind::Graph, blocks: 40, ..TensorHolder::default() };
+        let of = |rises, boundary| {
+            let mut finding = Finding::new(FindingKind::Leak, Severity::Info, 0.5, vec![0]);
+            (finding.holders, finding.rises) = (Some(answer(graph.clone(), None)), Some(rises));
+            finding.first_seen.boundary = Some(boundary);
+            bound(&finding)
+        };
+        assert_eq!(of(GRAPH_RISES_MIN, Boundary::StepEnd), Bound::None);
+        assert_eq!(of(GRAPH_RISES_MIN - 1, Boundary::StepEnd), Bound::Unknown);
+        assert_eq!(of(GRAPH_RISES_MIN, Boundary::WindowEnd), Bound::Unknown, "a window is no optimizer step");
     }
 
     #[test]

@@ -238,8 +238,13 @@ pub(in crate::judge) fn risen(inputs: &VerdictInputs<'_>, (lowest, highest): (u6
 /// The worst finding as a sentence with a trailing space. Problems come first in a text.
 fn worst(inputs: &VerdictInputs<'_>) -> Option<String> {
     let worst = inputs.findings.iter().find(|finding| finding.severity >= Severity::Warning);
-    let unexplained = inputs.failed.then(|| "A request or a rank failed, and no finding explains why".to_owned());
-    worst.map(Finding::headline).or(unexplained).map(|title| sentence(&title) + " ")
+    // What failed and is no warning was caught.
+    let is_explained = inputs.findings.iter().any(crate::oom::outcome::tells);
+    let failed = inputs.failed.then(|| match is_explained {
+        true => "A request failed, and the program caught it".to_owned(),
+        false => "A request or a rank failed, and no finding explains why".to_owned(),
+    });
+    worst.map(Finding::headline).or(failed).map(|title| sentence(&title) + " ")
 }
 
 /// `14 of 40 steps`.
