@@ -49,7 +49,7 @@ fn of_finding(kind: VerdictKind, cause: Option<Cause>, finding: &Finding) -> Ver
         ranks: finding.ranks.clone(),
         processes: finding.processes.clone(),
         holder: words::holder(finding),
-        ..Verdict::new(kind, crate::wording::sentence(&finding.headline()))
+        ..Verdict::new(kind, crate::wording::sentence(finding.headline()))
     }
 }
 

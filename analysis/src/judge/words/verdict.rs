@@ -244,7 +244,7 @@ fn worst(inputs: &VerdictInputs<'_>) -> Option<String> {
         true => "A request failed, and the program caught it".to_owned(),
         false => "A request or a rank failed, and no finding explains why".to_owned(),
     });
-    worst.map(Finding::headline).or(failed).map(|title| sentence(&title) + " ")
+    worst.map(Finding::headline).or(failed).map(|title| sentence(title) + " ")
 }
 
 /// `14 of 40 steps`.
