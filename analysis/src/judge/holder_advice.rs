@@ -7,11 +7,17 @@ use memctl_model::{Collector, Finding, HolderBound, HolderKind, HolderPattern, P
 
 /// The advice about the holder of most of a finding's blocks; `None` if the finding's own advice is as good.
 pub(super) fn advice(finding: &Finding) -> Option<String> {
-    if !matches!(finding.pattern, None | Some(Pattern::TensorsKept)) {
-        return None;
-    }
     let holders = finding.holders.as_ref()?;
     let (_, holder, _) = holders.most()?;
+    let is_open = match finding.pattern {
+        None | Some(Pattern::TensorsKept) => true,
+        // Where a graph's blocks are allocated is not where it is kept.
+        Some(Pattern::GraphKept) => holder.holder == HolderKind::Graph,
+        Some(_) => false,
+    };
+    if !is_open {
+        return None;
+    }
     let others: Vec<String> = holders.beside().into_iter().map(named).collect();
     let advice = about(holder)?;
     if others.is_empty() { Some(advice) } else { Some(format!("{advice} The same goes for {}.", others.join(" and "))) }
@@ -34,8 +40,8 @@ fn about(holder: &TensorHolder) -> Option<String> {
             None => format!("{name} has a limit: this growth ends there, where the device has room for that; a lower one makes it hold less."),
         },
         (HolderKind::Container | HolderKind::Cache, _) => format!(
-            "Give {name} a bound, clear it when its items are no longer needed, or keep numbers or host copies in it \
-             (.item(), .detach().cpu()).{}",
+            "Give {name} a bound, clear it when its items are no longer needed, or keep numbers in it (.item()). Copies on \
+             the host move the growth there.{}",
             if holder.kind == "dict" { " If it caches a finite set, it stops growing when each item was stored." } else { "" }
         ),
         (HolderKind::Graph, _) => format!(

@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 
 use memctl_model::{Finding, FindingKind, Frame, Severity};
 
-use super::finding::{evidence, explanation, in_blocks};
+use super::finding::{evidence, explanation};
 use super::{OomCause, Report};
 use crate::deaths::AfterOom;
 use crate::fragmentation::RankFragmentation;
@@ -153,10 +153,9 @@ fn ended(finding: &mut Finding, first: &Report, numbers: &[u32], known: usize) {
     let leaked = first.leaked.as_ref().map_or(0, |leaked| leaked.bytes);
     let _ = write!(
         finding.explanation,
-        " Without the {} that had leaked, the request would have been served; {} were free beside live blocks, in {}.",
+        " Without the {} that had leaked, the request would have been served; {} were free beside live blocks.",
         bytes(leaked),
         bytes(first.stranded_bytes),
-        in_blocks(first),
     );
     let told = evidence(first).into_iter().filter(|(name, _)| name != "cause");
     finding.evidence.extend(told.map(|(name, value)| (format!("oom_{name}"), value)));

@@ -68,6 +68,45 @@ def entry(
     }
 
 
+def united(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Unites sibling containers of one name, such as the lists under the keys of a dict: together they are what grows."""
+    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for number, one in enumerate(entries):
+        groups.setdefault(_siblings(one) or (number,), []).append(one)
+    return [_union(group) if len(group) > 1 else group[0] for group in groups.values()]
+
+
+def _siblings(one: dict[str, Any]) -> Optional[tuple[Any, ...]]:
+    """What siblings have in common: all of their chain but keys and numbers of items."""
+    if one["holder"] != _facts.CONTAINER or one["name"] is None or one["length"] is None or one["thread"]:
+        return None
+    chain = [step.rpartition(", ")[0] or step for step in one["chain"] if not step.startswith("key ")]
+    return one["kind"], one["type"], one["name"], one["owner"], one["is_bounded"], one["limit"], *chain
+
+
+def _union(group: list[dict[str, Any]]) -> dict[str, Any]:
+    """Several siblings as one holder. Each of them with a bound means a bound of all together."""
+    first, counts = group[0], [one["tensors"] for one in group]
+    tensors = None if None in counts else sum(counts)
+    length = sum(one["length"] for one in group)
+    limit = None if first["limit"] is None else first["limit"] * len(group)
+    name = f"{len(group)} {first['kind']}s in `{first['name']}`" + (f" of `{first['owner']}`" if first["owner"] else "")
+    many = "" if tensors is None else f", {_words.counted(tensors, 'tensor')}"
+    at = next((at for at, step in enumerate(first["chain"]) if step.startswith("key ")), len(first["chain"]) - 2)
+    chain = [*first["chain"][:at], f"{len(group)} {first['kind']}s, {_words.counted(length, 'item')}"]
+    return {
+        **first,
+        "sentence": f"{name}{many}"[:SENTENCE_CHARS_MAX],
+        "chain": [*chain, first["chain"][-1]],
+        "blocks": sum(one["blocks"] for one in group),
+        "bytes": sum(one["bytes"] for one in group),
+        "numbers": sorted(number for one in group for number in one["numbers"]),
+        "tensors": tensors,
+        "length": length,
+        "limit": limit,
+    }
+
+
 def about(told: dict[str, Any], blocks: list[int], sizes: list[int]) -> dict[str, Any]:
     """The same holder with these blocks."""
     held = sum(sizes[block] for block in blocks)
@@ -120,7 +159,8 @@ class Answer:
             sentence = f"{sentence}, of {which}"
         told = entry(kind, sentence, chain.steps(tail), group.blocks, sizes, facts)
         told["tensors"] = None if kind in ("attribute", "global", "frame") else tensors
-        told["name"], told["owner"] = chain.name(at)
+        # A graph belongs to the tensor, whose name is not that of the object that has the tensor.
+        told["name"], told["owner"] = chain.name(len(chain.path) - 1 if group.is_of_graph else at)
         if root is not None and root.thread:
             told["thread"], told["threads"] = root.thread, len(group.threads)
         return told

@@ -609,7 +609,7 @@ class Search:
         self._in_heap.loose.are_graphs_seen = not are_cut and not self._cut & CHAIN_STAGES
         loose = self._in_heap.loose.entries(missing, is_whole, sizes, _facts.collector(self._is_collecting))
         told = _answer.empty(self._asked, [])
-        entries = _merged(self._entries) + loose
+        entries = _answer.united(_merged(self._entries)) + loose
         entries.sort(key=lambda one: (-one["blocks"], -one["bytes"], one["sentence"]))
         explained = sum(one["blocks"] for one in loose)
         told["holders"] = entries[: _answer.HOLDERS_MAX]

@@ -268,7 +268,8 @@ impl Words<'_> {
                  tensors: loss.item()."
             ),
             Pattern::GraphKept => format!(
-                "Keep loss.item() or output.detach() instead of the tensor that {site} produces; with retain_graph=True, drop it."
+                "A tensor that is computed from what {site} produces is kept with its graph: keep its .item() or .detach() where it is \
+                 stored, and drop retain_graph=True."
             ),
             Pattern::HiddenChain => format!(
                 "Detach the state that {site} hands to the next step: h = h.detach() (for an LSTM both tensors), and drop \

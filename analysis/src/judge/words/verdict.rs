@@ -9,6 +9,7 @@ use super::{places, until};
 use crate::holders::without_count;
 use crate::judge::Activity;
 use crate::judge::course::{Course, Way};
+use crate::judge::holder_bound::{self, Bound};
 use crate::judge::subjects::{self, Subject};
 use crate::judge::verdict_inputs::{RisenPeaks, Shown, VerdictInputs};
 use crate::wording::{opening_letter, plural, sentence};
@@ -198,7 +199,15 @@ pub(in crate::judge) fn steady(
         return format!("{worst}{}.", opening_letter(&flat));
     }
     let so_far = if inputs.activity == Activity::Running { " so far" } else { "" };
-    format!("Nothing wrong was found{so_far}: {flat}.")
+    // Growth that is small beside the peak is no warning, but memory was not flat at its place.
+    let grows = |finding: &&Finding| finding.kind.is_leak() && !matches!(holder_bound::bound(finding), Bound::At(_));
+    match inputs.findings.iter().find(grows) {
+        Some(small) => format!(
+            "Nothing that matters was found{so_far}: {flat}, apart from growth that is small beside the peak. {}",
+            sentence(small.headline())
+        ),
+        None => format!("Nothing wrong was found{so_far}: {flat}."),
+    }
 }
 
 /// `The peak of a step rose from 286 MiB to 495 MiB on rank 0 over the last 18 of 52 steps, and what stays after a step did not:
