@@ -180,7 +180,7 @@ pub(super) fn grows_with_the_work(watch: &RankWatch, group: &Group) -> bool {
     let work = highest(late) as f64 / highest(early).max(1) as f64 - 1.0;
     // Beside weights that do not grow, the share of the work is small, and its bytes are many times those of the input.
     let work_bytes = highest(late).saturating_sub(highest(early));
-    work > WORK_GROWS * site || work_bytes > WORK_BYTES_FACTOR * last.saturating_sub(first)
+    work > WORK_GROWS * site || work_bytes > last.saturating_sub(first).saturating_mul(WORK_BYTES_FACTOR)
 }
 
 /// Whether all of a site's blocks are made again in every epoch, each time more of them. The work then grows, and
