@@ -77,6 +77,9 @@ const WORK_GROWS: f64 = 0.25;
 /// If the peaks rose by more than this many times the bytes of a block that became larger, the block is an input of the work. A
 /// tensor that is extended needs its old and its new bytes at once, which is twice.
 const WORK_BYTES_FACTOR: u64 = 4;
+/// The most by which the shares of two rises may differ at a quarter of a run for them to be in step. The peak of neighbouring
+/// steps is up to a sixteenth of the run later.
+const IN_STEP: f64 = 0.1;
 
 /// Number of epochs with rises after which kept memory must be older than the last epoch.
 const REBORN_EPOCHS: usize = 4;
@@ -178,9 +181,27 @@ pub(super) fn grows_with_the_work(watch: &RankWatch, group: &Group) -> bool {
     };
     let site = last as f64 / first as f64 - 1.0;
     let work = highest(late) as f64 / highest(early).max(1) as f64 - 1.0;
-    // Beside weights that do not grow, the share of the work is small, and its bytes are many times those of the input.
-    let work_bytes = highest(late).saturating_sub(highest(early));
-    work > WORK_GROWS * site || work_bytes > last.saturating_sub(first).saturating_mul(WORK_BYTES_FACTOR)
+    work > WORK_GROWS * site || is_input(&held, (first, last), &peaks)
+}
+
+/// Whether peaks rose by many times the bytes of a block and in step with them: beside weights that do not grow, the relative
+/// rise of the peaks is small. `held` are the block's bytes at the steps of `peaks`.
+fn is_input(held: &[(&Level, u64)], (first, last): (u64, u64), peaks: &[u64]) -> bool {
+    let begun = held.iter().position(|(_, bytes)| *bytes > 0).unwrap_or(0);
+    let few = (peaks.len() / 16).max(1);
+    let around =
+        |at: usize| peaks[at.saturating_sub(few)..(at + few).min(peaks.len())].iter().copied().max().unwrap_or(0);
+    let (early, late) = (around(begun), around(peaks.len()));
+    let (block, work) = (last.saturating_sub(first), late.saturating_sub(early));
+    if block == 0 || work <= block.saturating_mul(WORK_BYTES_FACTOR) {
+        return false;
+    }
+    let share = |now: u64, then: u64, all: u64| now.saturating_sub(then) as f64 / all as f64;
+    (1..4).all(|quarter| {
+        let at = begun + (held.len() - begun) * quarter / 4;
+        let of_block = held.get(at).map_or(1.0, |(_, bytes)| share(*bytes, first, block));
+        (of_block - share(around(at), early, work)).abs() <= IN_STEP
+    })
 }
 
 /// Whether all of a site's blocks are made again in every epoch, each time more of them. The work then grows, and
