@@ -90,6 +90,22 @@ def test_more_generators_than_fit_into_one_slice_are_all_searched() -> None:
     assert len(list(hidden)) == 2_000
 
 
+class Probe:
+    def __init__(self) -> None:
+        self.acts = {f"{layer}.0": [torch.ones(3) for _ in range(10)] for layer in range(4)}
+
+
+def test_lists_under_the_keys_of_a_dict_are_one_holder() -> None:
+    """Each of them holds a quarter of the blocks, and none of them most."""
+    probe = Probe()
+    HELD.append(probe)
+    blocks = [block_of(tensor) for one in probe.acts.values() for tensor in one]
+    told = only(_holders.find(_native, blocks, BUDGET_MS))
+    assert told["sentence"] == "4 lists in `acts` of `Probe`, 40 tensors", told
+    assert (told["blocks"], told["tensors"], told["length"], told["is_bounded"]) == (40, 40, 40, False), told
+    assert told["chain"][-3:] == ["dict, 4 items", "4 lists, 40 items", "Tensor"], told
+
+
 class Average:
     def __init__(self) -> None:
         self.total = torch.zeros(())
