@@ -69,7 +69,7 @@ def entry(
 
 
 def united(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Unites sibling containers of one name, such as the lists under the keys of a dict: together they are what grows."""
+    """Unites sibling containers of one name, such as the lists under the keys of a dict: together they grow."""
     groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for number, one in enumerate(entries):
         groups.setdefault(_siblings(one) or (number,), []).append(one)
