@@ -60,7 +60,9 @@ pub(super) fn bound(finding: &Finding) -> Bound {
 fn may_fill_in_an_epoch(finding: &Finding) -> bool {
     let most = finding.holders.as_ref().and_then(FindingHolders::most);
     let is_dict = most.is_some_and(|(_, holder, found)| holder.kind == "dict" && found.epoch.is_some());
-    is_dict && finding.bytes_per_epoch.is_none()
+    // Without steps there are no epochs either: a server's cache may fill at any time.
+    let in_steps = finding.first_seen.boundary != Some(Boundary::WindowEnd);
+    is_dict && in_steps && finding.bytes_per_epoch.is_none()
 }
 
 /// The same as [`bound`]. `is_replaced` is whether a tensor is repeatedly replaced by a larger one, so that the number
