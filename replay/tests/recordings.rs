@@ -1,6 +1,6 @@
 //! Replays of the bundled recordings of real training. Under the recorded settings, every segment event and every
-//! block's address equals the recording's. Under other settings, the figures equal those of real runs under these
-//! settings.
+//! block's address equals the recording's. Under other settings, the figures come close to those of real runs
+//! under these settings.
 
 mod support;
 

@@ -19,7 +19,7 @@ const CODES_MAX: u32 = (CODE_SLOTS / 4 * 3) as u32;
 /// 1,500 for the largest seen. Three in a thousand of these find both of their slots taken.
 const NEAR_SLOTS: usize = 1 << 14;
 
-/// Recent keys, close together in memory. A third key in a pair of slots replaces the first.
+/// Recent keys, close together in memory. A third key replaces the key in its own slot of the pair.
 pub struct Near {
     /// Words with the upper 48 bits of the key and an id of 16 bits; 0 when empty. The lower bits of the key select the
     /// slot.

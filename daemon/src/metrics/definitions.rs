@@ -32,8 +32,8 @@ metrics! {
     STORE_JOBS = Gauge "memctl_store_jobs" &[], "Attempts of jobs in the store.";
     STORE_BYTES = Gauge "memctl_store_payload_bytes" &[], "Payload bytes in the store: what agents sent and retention has not removed.";
     STORE_SIZE = Gauge "memctl_store_size_bytes" &[], "Total disk usage of the store, in bytes.";
-    STORE_DAMAGED = Gauge "memctl_store_damaged_items" &[], "Stored items that were not what was stored when they were read: answers are given without them.";
-    STORE_EVENTS = Gauge "memctl_store_events" &[], "Events in the store, those that retention has removed included.";
+    STORE_DAMAGED = Gauge "memctl_store_damaged_items" &[], "Stored items found damaged when read; answers leave them out.";
+    STORE_EVENTS = Gauge "memctl_store_events" &[], "Events stored so far, including those that retention has removed.";
     STORE_EXPIRED = Gauge "memctl_store_expired_events" &[], "Events that retention has removed.";
     CONNECTIONS = Gauge "memctl_connections" &["port"], "Connections that are open: of the port for gRPC (grpc), and of the port for metrics and health (http).";
     CONNECTIONS_REFUSED = Counter "memctl_connections_refused_total" &["port"], "Connections that were refused because there were too many, in all or of one peer.";

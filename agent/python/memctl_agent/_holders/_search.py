@@ -1,9 +1,9 @@
 """One search, in slices: from where leaks usually are to the whole heap, and then the answer.
 
-The stages: modules by nearness; objects below the globals of the started program; the variables of all threads; graphs
-of the tensors that were found; the variables of suspended generators; the program's other modules; wide objects that
-were deferred; then, for the remaining blocks, all tensors of the heap and their referrers; the globals of installed
-modules; the answer.
+The stages: objects below the globals of the started program; the variables of all threads; graphs of the tensors that
+were found; the variables of suspended generators; sorting of all modules by nearness; the program's other modules;
+graphs again; wide objects that were deferred; then, for the remaining blocks, all tensors of the heap and their
+referrers; the globals of installed modules; the main thread's answer about autocast; the answer.
 Guarantees: between two slices only numbers and texts are kept. A slice ends when its time is over, except for one
 object's visit; results are verified before they are reported. The collector is off within a slice, and restored
 afterwards.
@@ -44,8 +44,9 @@ LONG_GRAPH_MS = 5.0
 STUCK_MAX = 4
 # Groups that are reported, before equal ones are merged.
 TOLD_MAX = 24
-# How often the walk is restarted, and chains that are verified before they are reported.
+# Maximum number of restarts of the walk.
 BEGINNINGS_MAX = 2
+# About how many chains are checked to decide whether the walk is restarted.
 TRIED = 32
 # References of an object that are searched for the tensor that replaced another one.
 REPLACED_AMONG = 4_096
@@ -71,8 +72,8 @@ _SHARES = {
 }
 # Stages that look for chains, and for graphs to which these lead.
 CHAIN_STAGES = {"_main", "_variables", "_graphs", "_suspended", "_modules", "_beside", "_own_modules", "_rest"}
-# On a busy machine a thread waits more than it works: it stops searching when it has worked for its budget, or when
-# this multiple of it has passed, except for searches with less budget than this.
+# On a busy machine a thread waits more than it works. So a search stops when it has worked for its budget, or when
+# `WAITS` times its budget has passed. This time is at most `WAITS_MS_MAX`, or the budget if the budget is longer.
 WAITS = 2
 WAITS_MS_MAX = 100.0
 

@@ -54,7 +54,7 @@ fn a_script_with_two_loops_and_an_evaluation() {
     });
     let found = tape.find();
     assert_eq!((by(&found), counts(&found)), ("the loop at train.py:20", (60, 5, 5)));
-    // Steps end at one level, after the activations were freed.
+    // At the end of each step, live memory is at most the base level, because the activations were freed.
     let levels: Vec<i64> = found.steps.iter().map(|step| tape.live_at(step.end_ns)).collect();
     assert!(levels.iter().all(|&level| level <= (6 << 20) + 4096), "{levels:?}");
     assert!(found.steps.iter().zip(&found.steps[1..]).all(|(a, b)| a.end_ns < b.begin_ns));
