@@ -257,10 +257,11 @@ def test_two_jobs_one_after_the_other(memctl: Memctl, script: Any, plain: Plain)
         assert run.told("status")["attached"] is False
         for job in ("first", "second"):
             end = run.told(f"end-{job}")
-            assert end["delivered"] and end["produced"] == end["stored"] > 300 and end["dropped"] == 0, end
+            # A busy daemon may store the last of them after the session has ended: the query takes in what waits.
+            assert end["produced"] > 300 and end["dropped"] == 0, end
             answer = memctl.answer("query", "--job", job, "--daemon", daemon.url)
             [rank] = answer["ranks"]
-            assert rank["events"] == end["stored"] and rank["state"] == "finished" and rank["steps"] == 6, rank
+            assert rank["events"] == end["produced"] and rank["state"] == "finished" and rank["steps"] == 6, rank
             assert answer["completeness"]["exact"], answer["completeness"]
     finally:
         daemon.stop()
