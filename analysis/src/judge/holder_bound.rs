@@ -4,8 +4,8 @@
 //! item for each block. A container with a bound stops there. A cycle that the collector never frees is a leak, and so
 //! are threads that wait and memory left behind by `backward(create_graph=True)` or by an autocast that is never left. A
 //! graph that grows over many steps is a leak. If a tensor in a container is replaced by a larger one, the container's
-//! length shows nothing. A dict may be the cache of a data set that the first epoch fills: if epochs are marked, it is a
-//! leak only after growth over several. Guarantees: memory is called bounded or unbounded only after an answer that found
+//! length shows nothing. A dict may be the cache of a data set that the first epoch fills: over steps, it is a leak
+//! only after growth over several epochs. Guarantees: memory is called bounded or unbounded only after an answer that found
 //! holders of most of the requested blocks.
 
 use memctl_model::holders::BLOCKS_MAX;
@@ -55,8 +55,8 @@ pub(super) fn bound(finding: &Finding) -> Bound {
     }
 }
 
-/// Whether a dict holds most, and growth was not seen over several of the epochs that are marked: it may be a cache of the items
-/// of one epoch.
+/// Whether a dict holds most, and growth was not seen over several epochs: it may be a cache of the items of one epoch. A
+/// program that marks no epochs is in its first one until it ends, so the cause of such growth stays open.
 fn may_fill_in_an_epoch(finding: &Finding) -> bool {
     let most = finding.holders.as_ref().and_then(FindingHolders::most);
     let is_dict = most.is_some_and(|(_, holder, found)| holder.kind == "dict" && found.epoch.is_some());
