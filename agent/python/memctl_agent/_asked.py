@@ -16,7 +16,7 @@ import _thread
 import ctypes
 import threading
 import time
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 # Length of a slice. After it, the program continues undisturbed for `RESTS` times that, and at least for `REST_MS_MIN`.
 SLICE_MS = 2.0
@@ -37,9 +37,10 @@ class _Time(ctypes.Structure):
 
 
 class Asked:
-    """Answers requests, one at a time."""
+    """Answers requests, one at a time. `has_epochs` returns whether the program has epochs."""
 
-    def __init__(self) -> None:
+    def __init__(self, has_epochs: Callable[[], bool]) -> None:
+        self._has_epochs = has_epochs
         self._slicing = threading.Lock()
         # The current request's id and search, and when its next slice may run.
         self._search: Any = None
@@ -153,7 +154,7 @@ class Asked:
             took_ms = search.slice(SLICE_MS)
             if search.answer is not None:
                 self._search = None
-                native.holders_answer(self._number, _json(search.answer))
+                native.holders_answer(self._number, _json({**search.answer, "has_epochs": self._has_epochs()}))
             self._next = time.monotonic() + max(REST_MS_MIN, RESTS * took_ms) / 1e3
         except Exception:
             # The session ended meanwhile. The caller will stop waiting.

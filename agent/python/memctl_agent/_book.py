@@ -58,6 +58,9 @@ class Book:
         self._regions: list[str] = []
         self._regions_of_step = 0
         self._unnamed_steps = 0
+        # Whether the program has epochs: it named one, iterates over a loader, or began a second one. A program with
+        # neither spends all its time in epoch 0, which says nothing about it.
+        self.has_epochs = False
         # Whether a backward pass or an optimizer ran since the epoch and the step began.
         self.epoch_worked = False
         self.step_worked = False
@@ -90,15 +93,16 @@ class Book:
         self._part_over()
         if not failed and self.step is not None and self._rank["step"] > AUTO:
             self._step_over()
+        # Whether the epoch's end is explicit, or the session reads its state at ends and has no earlier state.
+        ends_now = self._rank["epoch"] > AUTO or self._before_end is not None
+        if not failed and self.epoch is not None and not ends_now:
+            # This is not marked as a normal end: the program is ending and has already freed its memory. The end of an
+            # evaluation would replace the state that counts, so it comes afterwards.
+            self._write(EPOCH_ENDED, self.epoch)
+            self.epoch = None
         self._mode_over()
         if not failed and self.epoch is not None:
-            if self._rank["epoch"] > AUTO or self._before_end is not None:
-                # The mark is explicit, or the session reads its state at ends and has no earlier state.
-                self._epoch_over()
-            else:
-                # This is not marked as a normal end: the program is ending and has already freed its memory.
-                self._write(EPOCH_ENDED, self.epoch)
-                self.epoch = None
+            self._epoch_over()
         self._emit = self._before_end = None
 
     def _write(self, kind: int, number: int = 0, name: str = "") -> None:
@@ -126,9 +130,11 @@ class Book:
         if self.epoch is not None:
             if automatic and not self.epoch_worked:
                 if number == self.epoch:
+                    self.has_epochs = self.has_epochs or source > AUTO
                     return True
             else:
                 self._epoch_over()
+        self.has_epochs = self.has_epochs or source > AUTO or self.next_epoch > 0
         self.epoch, self.next_epoch, self.epoch_worked = number, number + 1, False
         self._write(EPOCH_BEGIN, number)
         if self.step is not None and not self.step_worked:

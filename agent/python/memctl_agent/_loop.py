@@ -325,6 +325,8 @@ class Loop:
         if not exhausted:
             self._batches += 1
             self._batches_since_step += 1
+            # A program that draws single batches has no epochs.
+            self._book.has_epochs |= self._batches > 1 and not self._evaluates
         if self._evaluates or (exhausted and not self._prefetches):
             return
         if self._awaits_step:

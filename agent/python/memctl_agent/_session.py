@@ -110,7 +110,7 @@ class Session:
         self._started: dict[str, object] = {}
         self._watches_forks = False
         self._at_end: Optional[Callable[[], None]] = None
-        self._asked = Asked()
+        self._asked = Asked(lambda: self.book.has_epochs)
         self._nccl = Nccl()
         self._sharing = Sharing()
 
@@ -420,7 +420,7 @@ class Session:
         try:
             self._native.silence()
             # The parent's thread that searches or sleeps does not exist here.
-            self._asked = Asked()
+            self._asked = Asked(lambda: self.book.has_epochs)
             self._let_go()
         except Exception:
             self.state = OFF

@@ -31,6 +31,8 @@ struct Parsed {
     holders: Vec<Holder>,
     slices: u32,
     longest_ms: f64,
+    /// Whether the program has epochs. Without any, all its time is epoch 0, which says nothing.
+    has_epochs: bool,
 }
 
 #[derive(Deserialize)]
@@ -87,7 +89,12 @@ struct Fault {
 ///
 /// # Errors
 /// The fault, in one sentence.
-pub(super) fn read(json: &[u8], alive: &[Option<u64>], paths: &SourcePaths) -> Result<v1::HoldersFound, String> {
+pub(super) fn read(
+    json: &[u8],
+    alive: &[Option<u64>],
+    epoch: Option<u32>,
+    paths: &SourcePaths,
+) -> Result<v1::HoldersFound, String> {
     let asked_blocks = alive.len();
     if json.is_empty() {
         return Err("the trainer's answer was longer than 64 KiB".to_owned());
@@ -149,7 +156,7 @@ pub(super) fn read(json: &[u8], alive: &[Option<u64>], paths: &SourcePaths) -> R
         complete: told.complete,
         not_looked_at: told.not_looked_at.into_iter().take(NOT_LOOKED_AT_MAX).map(text).collect(),
         holders: told.holders.into_iter().map(holder).collect(),
-        epoch: None,
+        epoch: epoch.filter(|_| told.has_epochs),
         slices: told.slices,
         longest_us: (told.longest_ms * 1_000.0) as u64,
     };
@@ -169,7 +176,7 @@ mod tests {
 
     fn answer() -> Value {
         json!({
-            "version": 2, "slices": 41, "longest_ms": 2.5, "asked_blocks": 4, "found_blocks": 3, "objects": 1_000_000, "took_ms": 81.25, "complete": false,
+            "version": 2, "slices": 41, "longest_ms": 2.5, "asked_blocks": 4, "found_blocks": 3, "objects": 1_000_000, "took_ms": 81.25, "complete": false, "has_epochs": true,
             "not_looked_at": ["The budget of 80 ms ended the search."],
             "holders": [{
                 "kind": "list", "sentence": "list `KEPT` of module `__main__`, 1,440 tensors",
@@ -182,7 +189,7 @@ mod tests {
     }
 
     fn of(value: &Value) -> Result<v1::HoldersFound, String> {
-        read(value.to_string().as_bytes(), &[Some(1 << 20); 4], &SourcePaths::default())
+        read(value.to_string().as_bytes(), &[Some(1 << 20); 4], Some(7), &SourcePaths::default())
     }
 
     fn with(field: &str, value: Value) -> Result<v1::HoldersFound, String> {
@@ -200,6 +207,8 @@ mod tests {
         assert_eq!((found.slices, found.longest_us), (41, 2_500));
         assert_eq!(found.holders[0].holder(), v1::HolderKind::Container);
         assert_eq!(found.holders[0].bound, Some(v1::HolderBound { bounded: false, limit: None }));
+        // All of a program without epochs is epoch 0, which says nothing.
+        assert_eq!((found.epoch, with("has_epochs", json!(false)).unwrap().epoch), (Some(7), None));
         let none = with("holders", json!([])).unwrap();
         assert!(none.holders.is_empty());
         assert!(with("unknown", json!({"later": "versions"})).is_ok());
@@ -207,7 +216,7 @@ mod tests {
 
     #[test]
     fn whatever_else_comes_is_a_sentence() {
-        let wrong = |json: &[u8]| read(json, &[None; 4], &SourcePaths::default()).unwrap_err();
+        let wrong = |json: &[u8]| read(json, &[None; 4], None, &SourcePaths::default()).unwrap_err();
         assert!(wrong(b"").contains("64 KiB"));
         for bytes in [&b"{"[..], b"null", b"[1]", b"\xff\xfe", b"{\"version\":1}"] {
             assert!(wrong(bytes).contains("cannot be read"), "{bytes:?}");
@@ -228,7 +237,8 @@ mod tests {
     fn what_has_been_freed_is_held_by_nothing() {
         let mut value = answer();
         value["holders"][0]["numbers"] = json!([0, 2, 3]);
-        let of = |alive: &[Option<u64>]| read(value.to_string().as_bytes(), alive, &SourcePaths::default()).unwrap();
+        let of =
+            |alive: &[Option<u64>]| read(value.to_string().as_bytes(), alive, None, &SourcePaths::default()).unwrap();
         let found = of(&[Some(5), None, None, Some(7)]);
         assert_eq!((found.found_blocks, found.holders[0].blocks, found.holders[0].bytes), (2, 2, 12));
         assert_eq!(of(&[Some(5), None, Some(6), Some(7)]).holders[0].bytes, 3_145_728, "as it says");

@@ -160,7 +160,7 @@ impl Search {
         };
         let alive: Vec<Option<u64>> = sample.oldest.iter().map(size).collect();
         let is_freed = alive.iter().all(Option::is_none);
-        let body = match parse::read(json, &alive, &self.paths) {
+        let body = match parse::read(json, &alive, self.epoch, &self.paths) {
             Ok(mut found) => {
                 under_way.took += Duration::from_micros(found.took_us);
                 if found.holders.is_empty() && is_freed {
@@ -172,7 +172,6 @@ impl Search {
                 } else {
                     found.took_us = u64::try_from(under_way.took.as_micros()).unwrap_or(u64::MAX);
                     (found.live_blocks, found.live_bytes) = (now.blocks.max(found.asked_blocks.into()), now.bytes);
-                    found.epoch = self.epoch;
                     Body::Found(found)
                 }
             }
@@ -215,7 +214,7 @@ mod tests {
 
     fn json(asked: usize) -> Vec<u8> {
         format!(
-            r#"{{"version":2,"slices":1,"longest_ms":1.0,"asked_blocks":{asked},"found_blocks":0,"objects":1,"took_ms":1.0,"complete":true,"not_looked_at":[],"holders":[]}}"#
+            r#"{{"version":2,"slices":1,"longest_ms":1.0,"asked_blocks":{asked},"found_blocks":0,"objects":1,"took_ms":1.0,"complete":true,"not_looked_at":[],"has_epochs":true,"holders":[]}}"#
         )
         .into_bytes()
     }

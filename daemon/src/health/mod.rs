@@ -2,8 +2,8 @@
 //!
 //! Guarantees: the store is probed on a connection of its own, one probe at a time. If it does not respond, this is
 //! known within [`Store::patience`] plus `PROBE_EVERY`. Alive (`/healthz`, the watchdog) means that all tasks run.
-//! Ready (`/readyz`) also means that the store responds and no shutdown was requested. Only a probe decides that the
-//! store is unavailable, never a slow request.
+//! Ready (`/readyz`) also means that the store responds, that it took the last write, and that no shutdown was
+//! requested. Only a probe decides that the store is unavailable, never a slow request.
 
 mod guard;
 
@@ -24,6 +24,7 @@ pub(crate) use guard::{GuardLayer, while_the_store_answers};
 
 use crate::alerts::Alerts;
 use crate::ingest::IngestService;
+use crate::ingest::counts::WriteFault;
 use crate::query::QueryService;
 use crate::store::Store;
 use crate::supervise::{Tasks, words};
@@ -33,6 +34,10 @@ const PROBE_EVERY: Duration = Duration::from_millis(400);
 
 /// How long a late probe is awaited.
 const PROBE_MAX: Duration = Duration::from_secs(10);
+
+/// A write that failed counts for this long. Then agents are let in again, because only a write shows whether the store
+/// takes writes.
+const WRITE_FAULT_COUNTS: Duration = Duration::from_secs(60);
 
 /// The result of the last probe of the store.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
@@ -48,20 +53,22 @@ pub struct Probe {
 pub struct Health {
     tasks: Tasks,
     store: watch::Receiver<Probe>,
+    writes: watch::Receiver<Option<WriteFault>>,
     shutting_down: watch::Receiver<bool>,
 }
 
 impl Health {
-    /// Starts to watch the tasks, and a store that was just opened.
+    /// Starts to watch the tasks, the writes of ingest, and a store that was just opened.
     pub fn watch(
         store: Arc<dyn Store>,
+        writes: watch::Receiver<Option<WriteFault>>,
         tasks: Tasks,
         shutting_down: watch::Receiver<bool>,
         watching: &mut JoinSet<()>,
     ) -> Self {
         let (told, probe) = watch::channel(Probe::default());
         watching.spawn(probing(store, told));
-        Self { tasks, store: probe, shutting_down }
+        Self { tasks, store: probe, writes, shutting_down }
     }
 
     /// The last probe.
@@ -94,15 +101,33 @@ impl Health {
     pub fn unready(&self) -> Vec<String> {
         let mut reasons = self.dead();
         reasons.extend(self.store().fault.map(|_| "the store does not answer; the log says why".to_owned()));
+        if self.write_fault_counts_for().is_some() {
+            reasons.push("the store took no writes at the last attempt; the log says why".to_owned());
+        }
         if *self.shutting_down.borrow() {
             reasons.push("the daemon is shutting down".to_owned());
         }
         reasons
     }
 
+    /// How long a failed write still counts; `None` without one.
+    fn write_fault_counts_for(&self) -> Option<Duration> {
+        let at = self.writes.borrow().as_ref()?.at;
+        WRITE_FAULT_COUNTS.checked_sub(at.elapsed())
+    }
+
     /// Returns when the health may have changed.
     async fn changed(&mut self, tasks: &mut watch::Receiver<u64>) -> bool {
+        let left = self.write_fault_counts_for();
+        let expired = async {
+            match left {
+                Some(left) => tokio::time::sleep(left).await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
+            () = expired => true,
+            changed = self.writes.changed() => changed.is_ok(),
             changed = tasks.changed() => changed.is_ok(),
             changed = self.store.changed() => changed.is_ok(),
             changed = self.shutting_down.changed() => changed.is_ok(),

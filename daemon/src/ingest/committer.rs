@@ -167,7 +167,10 @@ async fn commit(store: &dyn Store, batch: Vec<Work>, counts: &Counts) {
     }
     let appends: Vec<Append> = parts.values().map(|part| part.append.clone()).collect();
     match store.append(appends).await {
-        Ok(()) => parts.values().for_each(|part| acknowledge(part, counts)),
+        Ok(()) => {
+            counts.written();
+            parts.values().for_each(|part| acknowledge(part, counts));
+        }
         Err(error) => match error.session() {
             Some(guilty) if parts.len() > 1 => one_by_one(store, parts, guilty, counts).await,
             _ => {
@@ -200,6 +203,7 @@ fn acknowledge(part: &Part, counts: &Counts) {
 fn fail(part: &Part, error: &StoreError, counts: &Counts) {
     // Relaxed: this is only a metric.
     counts.failures.fetch_add(1, Ordering::Relaxed);
+    counts.not_written(error);
     part.durable.send_replace(Durable::Failed(error.to_string()));
 }
 

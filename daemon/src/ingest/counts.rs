@@ -8,10 +8,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use memctl_model::Dropped;
 use memctl_proto::v1::{ItemKind, RefusedReason};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
+use tokio::time::Instant;
 
 use crate::histogram::Histogram;
-use crate::store::{Append, SessionKey};
+use crate::store::{Append, SessionKey, StoreError};
 
 /// Kinds of items. The index is the number of the kind on the wire minus one.
 pub const KINDS: [ItemKind; 7] = [
@@ -29,6 +30,15 @@ const REASONS: usize = 32;
 /// counted twice at its end.
 const SESSIONS_MAX: usize = 4_096;
 
+/// Why the store did not take the last write.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WriteFault {
+    /// The store's error. It names the place, so it is only for callers that see the whole store and for the log.
+    pub error: String,
+    /// When the write failed.
+    pub at: Instant,
+}
+
 /// The counters; see the module.
 #[derive(Debug, Default)]
 pub struct Counts {
@@ -43,6 +53,8 @@ pub struct Counts {
     pub missing: AtomicU64,
     /// Commits that failed.
     pub failures: AtomicU64,
+    /// `None` if the last write succeeded.
+    pub write_fault: watch::Sender<Option<WriteFault>>,
     /// Duration of commits.
     pub commits: Histogram,
     /// Drops announced by chunks of sessions that have not ended.
@@ -121,6 +133,18 @@ impl Counts {
             known.remove(&append.session);
         } else if before > 0 || known.len() < SESSIONS_MAX {
             known.insert(append.session, told);
+        }
+    }
+
+    /// Notes that the store takes writes.
+    pub(super) fn written(&self) {
+        self.write_fault.send_if_modified(|fault| fault.take().is_some());
+    }
+
+    /// Notes that the store took no write. A fault of one session is no fault of the store.
+    pub(super) fn not_written(&self, error: &StoreError) {
+        if error.session().is_none() && !matches!(error, StoreError::Foreign | StoreError::Closed { .. }) {
+            self.write_fault.send_replace(Some(WriteFault { error: error.to_string(), at: Instant::now() }));
         }
     }
 

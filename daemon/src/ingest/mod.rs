@@ -130,6 +130,12 @@ impl IngestService {
         }
     }
 
+    /// Why the store did not take the last write; `None` if it did.
+    #[must_use]
+    pub fn write_failure(&self) -> Option<String> {
+        self.committer.counts().write_fault.borrow().as_ref().map(|fault| fault.error.clone())
+    }
+
     /// Duplicate items since the start.
     #[must_use]
     pub fn duplicates(&self) -> u64 {
@@ -211,6 +217,7 @@ impl IngestService {
         let opened = match self.store.open(&greeted.opening()).await {
             Ok(opened) => opened,
             Err(error) => {
+                self.committer.counts().not_written(&error);
                 let (reason, message) = refusal(&error);
                 return refuse(&self.committer.counts(), &answers, reason, message).await;
             }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use memctl_analysis::coverage::{self, Recorded};
 use memctl_analysis::judge::{self, Activity, Courses, VerdictInputs};
 use memctl_answers::report::Boundaries;
-use memctl_model::{Finding, FindingKind, Gap, Judged, JudgedKind, NotJudged, Verdict};
+use memctl_model::{Finding, FindingKind, Gap, Judged, JudgedKind, NotJudged, Severity, Verdict};
 
 use super::counts_of;
 use super::job_watch::JobWatch;
@@ -35,7 +35,8 @@ pub(crate) struct Judgement {
 impl Judgement {
     /// The findings with their basis.
     pub fn new(findings: Vec<Finding>, watch: &JobWatch, asked: &Found, whole: bool) -> Self {
-        let (judged, not_judged) = judged(asked, watch, whole);
+        let (judged, mut not_judged) = judged(asked, watch, whole);
+        only_other_leaks(&mut not_judged, &findings);
         let (boundaries, levels) = watch.boundaries(&asked.sessions);
         let courses = Courses::of(&watch.watches(counts_of(asked)));
         Self { findings, judged, not_judged, courses, boundaries, levels }
@@ -69,6 +70,16 @@ impl Judgement {
             boundaries: Boundaries::default(),
             levels: BTreeMap::new(),
         }
+    }
+}
+
+/// If a leak was found, what could not be judged is whether there are others. (An object that holds each block shows a
+/// leak before there are enough steps to judge growth.)
+fn only_other_leaks(not_judged: &mut [NotJudged], findings: &[Finding]) {
+    let has_leak = findings.iter().any(|finding| finding.kind.is_leak() && finding.severity >= Severity::Warning);
+    let leaks = not_judged.iter_mut().filter(|not| has_leak && not.kind == FindingKind::Leak && not.gap == Gap::Whole);
+    for not in leaks {
+        (not.gap, not.reason) = (Gap::Part, format!("other leaks: {}", not.reason));
     }
 }
 
@@ -106,4 +117,28 @@ fn recorded(asked: &Found, watch: &JobWatch) -> Vec<Recorded> {
         is_known: watch.is_known(session.key),
     };
     asked.sessions.iter().map(of).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_with_a_leak_does_not_say_that_leaks_were_not_judged() {
+        let reason = "needs 30 steps or 3 epoch ends, found 12 steps";
+        let blind = NotJudged {
+            kind: FindingKind::Leak,
+            gap: Gap::Whole,
+            reason: reason.to_owned(),
+            remedy: memctl_model::Remedy::Longer,
+        };
+        let gaps = |severity| {
+            let mut gaps = [blind.clone()];
+            only_other_leaks(&mut gaps, &[Finding::new(FindingKind::Leak, severity, 0.9, vec![0])]);
+            gaps
+        };
+        let [other] = gaps(Severity::Warning);
+        assert_eq!((other.gap, other.reason, other.decides()), (Gap::Part, format!("other leaks: {reason}"), false));
+        assert_eq!(gaps(Severity::Info), [blind.clone()], "a suspicion leaves it open");
+    }
 }

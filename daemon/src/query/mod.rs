@@ -355,6 +355,7 @@ impl QueryService {
             size_bytes: if whole { self.store.size_bytes().await? } else { 0 },
             items_damaged: if whole { self.store.damaged().len() as u64 } else { 0 },
             http: self.http.clone(),
+            write_failure: if whole { self.ingest.write_failure() } else { None },
         })
     }
 

@@ -117,7 +117,8 @@ pub(super) async fn parts(
     );
     let query = Arc::new(query.with_http(http).with_holders(holders));
     let mut reporting = JoinSet::new();
-    let health = Health::watch(store.clone(), tasks.clone(), shutting_down.clone(), &mut reporting);
+    let writes = ingest.figures().counts.write_fault.subscribe();
+    let health = Health::watch(store.clone(), writes, tasks.clone(), shutting_down.clone(), &mut reporting);
     let sources = Sources {
         store: store.clone(),
         ingest: ingest.figures(),

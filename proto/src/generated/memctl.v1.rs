@@ -1644,6 +1644,9 @@ pub struct Status {
     /// The addresses of the HTTP port, as bound.
     #[prost(string, repeated, tag = "17")]
     pub http: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Why the store did not take the last write, if it did not; only for principals with access to all tenants.
+    #[prost(string, optional, tag = "18")]
+    pub write_failure: ::core::option::Option<::prost::alloc::string::String>,
 }
 /// A task of the daemon: `committer`, `judge`, `alerts`, `retention`.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

@@ -13,10 +13,11 @@ use std::time::Duration;
 use memctl_proto::item::Packed;
 use memctl_proto::v1::ItemKind;
 use memctl_tests::daemon::{DaemonProcess, free_port};
+use memctl_tests::http::get;
 use memctl_tests::machine::{Fault, Machine};
 use memctl_tests::proxy::{Network, Proxy};
 use memctl_tests::streaming::{Streaming, until};
-use memctl_tests::{memctl, postgres, raw};
+use memctl_tests::{memctl, postgres, raw, stderr, stdout};
 use tonic::transport::Endpoint;
 
 /// Error numbers of Linux.
@@ -127,7 +128,24 @@ fn a_disk_that_cannot_write() {
 
 #[test]
 fn a_disk_that_is_full_for_a_while() {
-    on_a_machine(&[], |machine, _, _| disturbed(machine, Fault::FailingWrite, ENOSPC));
+    let http = format!("127.0.0.1:{}", free_port());
+    on_a_machine(&["--http-listen", &http], |machine, stream, daemon| {
+        let ready = || get(&format!("http://{http}/readyz")).unwrap();
+        let doctor = || memctl().args(["doctor", "--daemon", &daemon.url]).output().unwrap();
+        assert_eq!(ready().0, 200);
+        machine.order(Fault::FailingWrite, ENOSPC);
+        until("the disk fails", || machine.happened(Fault::FailingWrite) > 3);
+        until("the failed write is noted", || ready().0 == 503);
+        assert_eq!(ready().1, "the store took no writes at the last attempt; the log says why\n");
+        let output = doctor();
+        assert_eq!(output.status.code(), Some(3), "{}", stderr(&output));
+        assert!(stdout(&output).contains("the last write failed: "), "{}", stdout(&output));
+        machine.order(Fault::FailingWrite, 0);
+        stream.goes_on();
+        until("it is ready", || ready().0 == 200);
+        let output = doctor();
+        assert_eq!(output.status.code(), Some(0), "{}", stdout(&output));
+    });
 }
 
 fn disturbed(machine: &Machine, fault: Fault, errno: i64) {

@@ -89,7 +89,7 @@ def searching(monkeypatch: pytest.MonkeyPatch, search: Any) -> None:
 
 @pytest.fixture
 def asked() -> Any:
-    made = Asked()
+    made = Asked(lambda: True)
     yield made
     made.end()
 
@@ -100,7 +100,7 @@ def test_who_has_no_steps_is_searched_and_answers(monkeypatch: pytest.MonkeyPatc
     native = Native((7, [(4096, 512), (8192, 512)], 50))
     asked.begin(native)
     assert native.answered.wait(LIMIT_S)
-    assert native.answers == [(7, {"found": 1})] and len(search.threads) == 3
+    assert native.answers == [(7, {"found": 1, "has_epochs": True})] and len(search.threads) == 3
     assert threading.get_ident() not in search.threads
     # Between slices the program has the interpreter for at least the minimum rest.
     rests = [after - before for before, after in zip(search.began, search.began[1:])]
@@ -132,7 +132,7 @@ def test_a_search_hears_of_the_blocks_that_live_now(monkeypatch: pytest.MonkeyPa
     searching(monkeypatch, search)
     asked.begin(native)
     assert native.answered.wait(LIMIT_S)
-    assert search.renewed == [[(8192, 512)]] and native.answers == [(7, {"found": 1})]
+    assert search.renewed == [[(8192, 512)]] and native.answers == [(7, {"found": 1, "has_epochs": True})]
 
 
 def test_another_ask_takes_the_place_of_the_one_before(monkeypatch: pytest.MonkeyPatch, asked: Asked) -> None:
@@ -146,7 +146,7 @@ def test_another_ask_takes_the_place_of_the_one_before(monkeypatch: pytest.Monke
     searching(monkeypatch, Search(3, {"found": 1}, withdrawn))
     asked.begin(native)
     assert native.answered.wait(LIMIT_S)
-    assert native.answers == [(8, {"found": 2})]
+    assert native.answers == [(8, {"found": 2, "has_epochs": True})]
 
 
 @pytest.mark.parametrize("answer", [object(), {"a": {1, 2}}])

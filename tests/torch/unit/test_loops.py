@@ -42,6 +42,7 @@ def test_plain_loop(watched: Watched) -> None:
         *["step 1", *STEP, "/step 1"],
         *["step 2", "phase forward"],
     ]
+    assert not watched.book.has_epochs
 
 
 def test_epochs_with_validation(watched: Watched) -> None:
@@ -62,6 +63,9 @@ def test_epochs_with_validation(watched: Watched) -> None:
         *["epoch 0", "phase train", *first],
         *["/phase eval", "phase train", "/epoch 0", "epoch 1", *second],
     ]
+    # The evaluation is only known to be over when the program ends, which has freed its memory by then.
+    watched.book.close(False)
+    assert watched.words[-2:] == ["/epoch 1", "/phase eval"]
 
 
 def test_sanity_validation_comes_first(watched: Watched) -> None:
@@ -284,8 +288,16 @@ def test_drawing_single_batches_makes_no_epochs(watched: Watched) -> None:
     for _ in range(4):
         (x,) = next(iter(train))
         train_step(net, optimizer, x)
-    assert watched.only("epoch") == ["epoch 0"]
+    assert watched.only("epoch") == ["epoch 0"] and not watched.book.has_epochs
     assert watched.only("step")[-2:] == ["step 3", "/step 3"]
+
+
+def test_a_program_has_epochs_once_it_iterates(watched: Watched) -> None:
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for number, (x,) in enumerate(loader(3)):
+        assert watched.book.has_epochs == (number > 0)
+        train_step(net, optimizer, x)
 
 
 class Endless(IterableDataset):

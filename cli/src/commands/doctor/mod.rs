@@ -149,7 +149,15 @@ fn of_status(status: &v1::Status) -> Vec<Check> {
             "items were lost on the way; `memctl query` says of which job, whose figures are then not exact".to_owned(),
         );
     }
-    let mut checks = vec![version, ok("store", store), ok("contents", held), gaps];
+    let store = match &status.write_failure {
+        None => ok("store", store),
+        Some(failure) => failed(
+            "store",
+            format!("{store}: the last write failed: {}", safe(failure)),
+            Some("agents keep their data and send it again once the store takes it".to_owned()),
+        ),
+    };
+    let mut checks = vec![version, store, ok("contents", held), gaps];
     checks.extend(damage(status.items_damaged));
     checks.extend(tasks(status));
     checks
