@@ -154,7 +154,7 @@ class Asked:
             took_ms = search.slice(SLICE_MS)
             if search.answer is not None:
                 self._search = None
-                native.holders_answer(self._number, _json({**search.answer, "has_epochs": self._has_epochs()}))
+                native.holders_answer(self._number, _json(search.answer, self._has_epochs))
             self._next = time.monotonic() + max(REST_MS_MIN, RESTS * took_ms) / 1e3
         except Exception:
             # The session ended meanwhile. The caller will stop waiting.
@@ -168,12 +168,12 @@ def _rest() -> None:
     time.sleep(REST_MS_MIN / 1e3)
 
 
-def _json(answer: Any) -> str:
-    """The answer as JSON, or a fault in its place."""
+def _json(answer: Any, has_epochs: Callable[[], bool]) -> str:
+    """The answer and whether the program has epochs as JSON, or a fault in their place."""
     import json
 
     try:
-        return json.dumps(answer)
+        return json.dumps({**answer, "has_epochs": has_epochs()})
     except Exception as fault:
         return _fault(fault)
 
