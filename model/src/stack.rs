@@ -107,11 +107,21 @@ impl Frame {
         let file = &*self.file;
         !(self.is_native()
             || self.is_compiled()
-            || file.starts_with('<')
+            || (file.starts_with('<') && !self.is_typed_in())
             || file.contains("/site-packages/")
             || file.contains("/dist-packages/")
             || file.contains("/lib/python3.")
             || file.contains("\\site-packages\\"))
+    }
+
+    /// Whether the frame is of a program that has no file: one from standard input, of `python -c`, or of a notebook's
+    /// cell. (Functions that libraries generate have the file `<string>` as well, so only the top level counts there.)
+    fn is_typed_in(&self) -> bool {
+        match &*self.file {
+            "<stdin>" => true,
+            "<string>" => &*self.function == "<module>",
+            file => file.starts_with("<ipython-input"),
+        }
     }
 
     /// Whether the frame is C or C++ code: PyTorch's, the interpreter's, or a library's. A frame without a file counts
@@ -245,6 +255,17 @@ mod tests {
         assert_eq!(named("Module._call_impl").plain_function(), "_call_impl");
         assert_eq!(named("Outer.f.<locals>.<lambda>").plain_function(), "<lambda>");
         assert_eq!(named("forward").plain_function(), "forward");
+    }
+
+    #[test]
+    fn a_program_without_a_file_is_user_code() {
+        let of = |function: &str, file: &str| Frame { function: function.into(), file: file.into(), line: 1 };
+        for (function, file) in [("keep", "<stdin>"), ("keep", "<ipython-input-3-5f2c>"), ("<module>", "<string>")] {
+            assert!(of(function, file).is_user_code() && !of(function, file).is_native(), "{file}");
+        }
+        for (function, file) in [("__init__", "<string>"), ("<module>", "<frozen runpy>"), ("f", "<autograd>")] {
+            assert!(!of(function, file).is_user_code(), "{file}");
+        }
     }
 
     #[test]
