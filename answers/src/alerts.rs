@@ -124,7 +124,7 @@ pub struct AlertedFinding {
     pub title: String,
     /// Why.
     pub explanation: String,
-    /// The address of its job.
+    /// What to change.
     pub advice: String,
 }
 
@@ -133,7 +133,7 @@ pub struct AlertedFinding {
 pub struct Alert {
     /// Its id.
     pub id: Id,
-    /// One silence; a criterion that is null matches everything.
+    /// The rule by which it was made.
     pub rule: String,
     /// Its state.
     pub state: Phase,

@@ -58,13 +58,31 @@ pub struct Moment {
     pub reserved_bytes: Option<u64>,
 }
 
+/// What a call stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CallKind {
+    /// Everything.
+    All,
+    /// One frame.
+    Frame,
+    /// Frames of libraries, folded.
+    Library,
+    /// The owner of the memory.
+    Owner,
+    /// Memory whose stack was not recorded.
+    NoStack,
+    /// Calls that are too narrow to be shown.
+    Smaller,
+}
+
 /// A call.
 #[derive(Clone, Debug, Serialize)]
 pub struct FlameCall {
     /// Callers above it; 0 for everything.
     pub depth: usize,
-    /// `all`, `frame`, `library`, `owner`, `no_stack` or `smaller`.
-    pub kind: &'static str,
+    /// What it stands for.
+    pub kind: CallKind,
     /// Of an `owner`, whose memory it is, as the process named it; null of all others.
     pub owner: Option<String>,
     /// Its frames, outermost first: one of a `frame`, those that are folded of a `library`.
@@ -148,12 +166,12 @@ fn calls(tree: &Tree<'_>) -> Vec<FlameCall> {
 
 fn call(tree: &Tree<'_>, node: &Node<'_>, depth: usize) -> FlameCall {
     let (kind, frames, own) = match &node.call {
-        Call::All => ("all", Vec::new(), false),
-        Call::Frame { frame, is_own } => ("frame", vec![(*frame).clone()], *is_own),
-        Call::Library(frames) => ("library", frames.iter().map(|frame| (*frame).clone()).collect(), false),
-        Call::Owner(_) => ("owner", Vec::new(), false),
-        Call::NoStack => ("no_stack", Vec::new(), false),
-        Call::Smaller => ("smaller", Vec::new(), false),
+        Call::All => (CallKind::All, Vec::new(), false),
+        Call::Frame { frame, is_own } => (CallKind::Frame, vec![(*frame).clone()], *is_own),
+        Call::Library(frames) => (CallKind::Library, frames.iter().map(|frame| (*frame).clone()).collect(), false),
+        Call::Owner(_) => (CallKind::Owner, Vec::new(), false),
+        Call::NoStack => (CallKind::NoStack, Vec::new(), false),
+        Call::Smaller => (CallKind::Smaller, Vec::new(), false),
     };
     FlameCall {
         depth,
