@@ -59,7 +59,7 @@ function Row({ alert, silences, may, now, done }: { alert: Alert; silences: Sile
   return (
     <tr>
       <th scope="row" class="sentence">
-        <Word of={grade(alert.severity ?? 'info')} /> {alert.title}
+        <Word of={grade(alert.severity)} /> {alert.title}
         {lost.map((receiver) => <p key={receiver.receiver} class="trouble">{`${receiver.receiver} was not told: ${receiver.last_error ?? ''}`}</p>)}
       </th>
       <td class="name">

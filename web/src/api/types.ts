@@ -404,7 +404,7 @@ export interface Alert {
   run: number | null;
   attempt: number;
   kind: string;
-  severity: Severity | null;
+  severity: Severity;
   title: string;
   advice: string;
   since: string;
