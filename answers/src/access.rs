@@ -12,6 +12,7 @@ use crate::format::time::Time;
 
 /// The role of a caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
     /// Writes to the jobs that its pattern allows.
@@ -135,6 +136,7 @@ impl TokenState {
 
 /// The caller over HTTP, as in `/api/v1/caller`.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Known {
     /// See [`SCHEMA`].
     pub schema: u32,

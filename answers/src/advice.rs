@@ -13,6 +13,7 @@ use crate::what_if::Rank;
 
 /// Advice about one device.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Advice {
     /// The rank.
     pub rank: u32,

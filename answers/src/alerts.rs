@@ -18,6 +18,7 @@ use crate::format::time::Time;
 
 /// Alerts, firing ones first.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Alerts {
     /// See [`SCHEMA`](super::SCHEMA).
     pub schema: u32,
@@ -47,6 +48,7 @@ pub struct View {
 
 /// The jobs that alerts come from: the newest `JOBS_LISTED`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Watched {
     /// How many.
     pub jobs: u32,
@@ -77,6 +79,7 @@ impl Watched {
 
 /// The state of an alert.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
     /// Seen, but not yet for long enough.
@@ -104,6 +107,7 @@ impl Phase {
 
 /// The part of a finding that an alert contains; stored, listed and sent.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct AlertedFinding {
     /// The finding's id.
     #[serde(rename = "finding")]
@@ -111,6 +115,7 @@ pub struct AlertedFinding {
     /// The finding's kind.
     pub kind: String,
     /// How bad it is.
+    #[cfg_attr(test, ts(as = "crate::typescript::ByName<Severity>"))]
     pub severity: Severity,
     /// 0..1.
     pub confidence: f64,
@@ -130,6 +135,7 @@ pub struct AlertedFinding {
 
 /// One alert.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Alert {
     /// Its id.
     pub id: Id,
@@ -168,6 +174,7 @@ pub struct Alert {
 
 /// What a receiver knows of an alert.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Receiver {
     /// Its name.
     pub receiver: String,
@@ -243,6 +250,7 @@ impl Listing for Alerts {
 
 /// Silences.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Silences {
     /// See [`SCHEMA`](super::SCHEMA).
     pub schema: u32,
@@ -255,6 +263,7 @@ pub struct Silences {
 
 /// One silence; a criterion that is null matches everything.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Silence {
     /// Its id.
     pub id: String,

@@ -8,8 +8,9 @@ use serde::Serialize;
 use crate::ledger::ClassShare;
 use crate::{Completeness, Frame, Job};
 
-/// See the module.
+/// Live memory at a device's peak, divided.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Anatomy {
     /// See [`SCHEMA`](crate::SCHEMA).
     pub schema: u32,
@@ -49,6 +50,7 @@ pub struct Anatomy {
 
 /// Memory that was allocated in one module.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS), ts(rename = "ModuleMemory"))]
 pub struct Held {
     /// Its class, or the line that calls it; null for what was allocated in none.
     pub module: Option<String>,
@@ -60,6 +62,7 @@ pub struct Held {
 
 /// Memory that was allocated for one purpose, in one module, at one site.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Part {
     /// Its class.
     pub class: &'static str,

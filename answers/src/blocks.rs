@@ -13,8 +13,9 @@ use crate::{Completeness, Frame, Job};
 /// Frames of all stacks of one answer.
 pub const STACK_FRAMES_MAX: usize = 500_000;
 
-/// See the module.
+/// A stretch of an allocator's life.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Blocks {
     /// See [`crate::SCHEMA`].
     pub schema: u32,
@@ -66,6 +67,7 @@ pub struct Blocks {
 
 /// The time, and the allocated and reserved bytes, at regular numbers of events.
 #[derive(Clone, Debug, Default, Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Course {
     /// The time of the first point.
     pub first_at: String,
@@ -85,6 +87,7 @@ pub struct Course {
 
 /// A segment, or a mapped range of an expandable one.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Segment {
     /// Device address.
     pub address: u64,
@@ -100,14 +103,15 @@ pub struct Segment {
     pub small: bool,
     /// Whether it is a mapped range of an expandable segment.
     pub expandable: bool,
-    /// See the module.
+    /// Live behind so many events on; null if it was so before the stretch.
     pub from_event: Option<u64>,
-    /// See the module.
+    /// Gone behind so many events; null if it is not within the stretch.
     pub to_event: Option<u64>,
 }
 
 /// Blocks, by columns.
 #[derive(Clone, Debug, Default, Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Columns {
     /// Device address.
     pub address: Vec<u64>,
@@ -123,16 +127,17 @@ pub struct Columns {
     pub birth_epoch: Vec<u32>,
     /// Step of its birth.
     pub birth_step: Vec<u64>,
-    /// See the module.
+    /// Live behind so many events on; null if it was so before the stretch.
     pub from_event: Vec<Option<u64>>,
     /// Given back behind so many events, and not gone yet.
     pub freed_event: Vec<Option<u64>>,
-    /// See the module.
+    /// Gone behind so many events; null if it is not within the stretch.
     pub to_event: Vec<Option<u64>>,
 }
 
 /// A request that failed.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Failure {
     /// Its event.
     pub event: u64,
@@ -144,6 +149,7 @@ pub struct Failure {
 
 /// The rules that a request follows.
 #[derive(Clone, Copy, Debug, Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Rules {
     /// Sizes are rounded up to a multiple of this, at least.
     pub round_bytes: u64,

@@ -10,8 +10,9 @@ use serde::Serialize;
 use crate::format::time::Time;
 use crate::{Completeness, Job};
 
-/// See the module.
+/// The classes of a device's live memory over time.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Classes {
     /// See [`SCHEMA`](crate::SCHEMA).
     pub schema: u32,
@@ -33,6 +34,7 @@ pub struct Classes {
     pub points_left_out: u64,
     /// Consecutive stretches of time, each with the classes of its highest moment; empty where there are too many
     /// events.
+    #[cfg_attr(test, ts(as = "Option<Vec<Slot>>", optional))] // an older daemon does not send it
     pub slots: Vec<Slot>,
     /// Up to when steps were looked at, where there were too many; null where all were.
     pub looked_until: Option<String>,
@@ -40,6 +42,7 @@ pub struct Classes {
 
 /// A boundary.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS), ts(rename = "ClassesPoint"))]
 pub struct Point {
     /// When.
     pub at: String,
@@ -57,6 +60,7 @@ pub struct Point {
 
 /// A stretch of time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS), ts(rename = "ClassesSlot"))]
 pub struct Slot {
     /// Its beginning.
     pub from: Time,

@@ -150,6 +150,7 @@ pub struct FreeList {
 
 /// Live blocks of one site beside free memory.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS), ts(rename = "StrandingHolder"))]
 pub struct Holder {
     /// Who allocated them; null when no stack was recorded.
     pub site: Option<Site>,

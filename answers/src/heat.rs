@@ -16,8 +16,9 @@ use crate::{Completeness, Job, SCHEMA};
 /// Columns of the picture.
 const EPOCHS_MAX: usize = 256;
 
-/// See the module.
+/// Ranks side by side over their epochs.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Heat {
     /// See [`SCHEMA`].
     pub schema: u32,
@@ -37,6 +38,7 @@ pub struct Heat {
 
 /// A rank's device.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS), ts(rename = "HeatRow"))]
 pub struct Row {
     /// The rank.
     pub rank: u32,

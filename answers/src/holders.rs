@@ -64,6 +64,7 @@ pub struct Holders {
 
 /// The holder of some of the tensors.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Holder {
     /// `list`, `dict`, `attribute`, `closure`, `hook`, …
     pub kind: String,

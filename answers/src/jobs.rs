@@ -7,6 +7,7 @@ use crate::format::csv::Cell;
 
 /// Jobs, newest first.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Jobs {
     /// See [`super::SCHEMA`].
     pub schema: u32,

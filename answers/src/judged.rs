@@ -13,6 +13,7 @@ use crate::format::text::{count, plural};
 
 /// The basis of an answer's findings, or of their absence.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Scope {
     /// What was looked at.
     pub judged: Judged,
@@ -22,6 +23,7 @@ pub struct Scope {
 
 /// What was analysed.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Judged {
     /// Processes.
     pub processes: u32,
@@ -39,6 +41,7 @@ pub struct Judged {
 
 /// A kind of finding that was judged.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct JudgedKind {
     /// Its name.
     pub kind: String,
@@ -48,6 +51,7 @@ pub struct JudgedKind {
 
 /// What could not be judged.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct NotJudged {
     /// What could have been found.
     pub kind: String,
@@ -56,6 +60,7 @@ pub struct NotJudged {
     /// The one thing to do about it; null where nothing helps.
     pub remedy: Option<String>,
     /// `part` or `whole`.
+    #[cfg_attr(test, ts(as = "crate::typescript::ByName<Gap>"))]
     pub gap: Cow<'static, str>,
     /// Whether no finding means nothing because of it.
     pub decides: bool,

@@ -34,6 +34,7 @@ pub struct View {
 
 /// The ledgers of a job.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Ledger {
     /// See [`SCHEMA`](super::SCHEMA).
     pub schema: u32,
@@ -52,6 +53,7 @@ pub struct Ledger {
 
 /// A rank's ledger and its blocks.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Listed {
     /// The figures.
     #[serde(flatten)]
@@ -62,6 +64,7 @@ pub struct Listed {
 
 /// The ledger of one rank's device.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Rank {
     /// The rank.
     pub rank: u32,
@@ -114,6 +117,7 @@ pub struct Rank {
 
 /// Memory of one name.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Owned {
     /// The name, as the process gave it.
     pub owner: String,
@@ -127,6 +131,7 @@ pub struct Owned {
 
 /// A private pool of the allocator: a CUDA graph's, or a `MemPool`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Pool {
     /// PyTorch's id of it, `0.1`.
     pub pool: String,
@@ -140,6 +145,7 @@ pub struct Pool {
 
 /// Bytes of a class.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct ClassShare {
     /// Its name.
     pub class: String,
@@ -151,6 +157,7 @@ pub struct ClassShare {
 
 /// A live block.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Block {
     /// Device address.
     pub address: u64,

@@ -38,6 +38,8 @@ pub mod sites;
 pub mod sparkline;
 pub mod tile;
 pub mod timeline;
+#[cfg(test)]
+mod typescript;
 pub mod verdict;
 pub mod what_if;
 pub mod wire;
@@ -105,6 +107,7 @@ impl<T: Listing> Answer for T {
 
 /// A job.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Job {
     /// What it is asked for by: its name, and behind `#` its run where the name has several.
     pub id: String,
@@ -114,6 +117,7 @@ pub struct Job {
     pub run: Option<u32>,
     /// `running`, `finished`, `failed` or `lost`.
     #[serde(with = "state_by_name")]
+    #[cfg_attr(test, ts(as = "crate::typescript::ByName<JobState>"))]
     pub state: JobState,
     /// When it began.
     pub started_at: Time,
@@ -157,11 +161,14 @@ impl Job {
 
 /// A job's verdict in brief.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct JobVerdict {
     /// What its memory did.
     #[serde(flatten)]
+    #[cfg_attr(test, ts(skip))] // see EXTENDS in typescript.rs
     pub verdict: Option<Verdict>,
     /// Of the worst finding; null where nothing was found.
+    #[cfg_attr(test, ts(as = "Option<crate::typescript::ByName<memctl_model::Severity>>"))]
     pub severity: Option<Cow<'static, str>>,
     /// Its kind.
     pub finding: Option<String>,
@@ -175,6 +182,7 @@ pub struct JobVerdict {
 
 /// How complete the data behind an answer is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Completeness {
     /// Nothing is missing.
     pub exact: bool,
@@ -197,6 +205,7 @@ impl From<memctl_model::Completeness> for Completeness {
 
 /// One line of a call stack.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Frame {
     /// Function.
     pub function: String,

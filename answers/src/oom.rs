@@ -16,6 +16,7 @@ use crate::format::time::Time;
 
 /// The failed requests of a job.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Oom {
     /// See [`super::SCHEMA`].
     pub schema: u32,
@@ -41,6 +42,7 @@ pub struct Oom {
 
 /// One failed request.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Failed {
     /// The rank.
     pub rank: u32,
@@ -121,6 +123,7 @@ impl Failed {
 
 /// Bytes of a class.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Class {
     /// Its name.
     pub class: String,
@@ -130,6 +133,7 @@ pub struct Class {
 
 /// Live memory of one site.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Live {
     /// Who allocated it; null when no stack was recorded.
     pub site: Option<Site>,
@@ -143,6 +147,7 @@ pub struct Live {
 
 /// Another rank.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Peer {
     /// The rank.
     pub rank: u32,

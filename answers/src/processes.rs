@@ -8,6 +8,7 @@ use crate::format::time::Time;
 
 /// A process that allocated.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Process {
     /// Its name within the job: what `--process` takes.
     pub process: String,
@@ -29,6 +30,7 @@ pub struct Process {
     pub stored_bytes: u64,
     /// `running`, `finished`, `failed` or `lost`.
     #[serde(with = "super::state_by_name")]
+    #[cfg_attr(test, ts(as = "crate::typescript::ByName<JobState>"))]
     pub state: JobState,
     /// How it ended, when it did not end well.
     pub failure: Option<String>,

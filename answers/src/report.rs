@@ -20,6 +20,7 @@ use crate::format::time::Time;
 
 /// Everything that `memctl query` prints.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Report {
     /// See [`SCHEMA`].
     pub schema: u32,
@@ -56,6 +57,7 @@ pub struct Report {
 
 /// Where epochs and steps come from.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Boundaries {
     /// `given` by marks, `found`, or `none`.
     pub epochs: String,
@@ -69,6 +71,7 @@ pub struct Boundaries {
 
 /// The usual values among the ranks.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Spread {
     /// Which figure.
     pub figure: String,
@@ -82,6 +85,7 @@ pub struct Spread {
 
 /// A call through which much of the growing memory is allocated.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Through {
     /// The call.
     #[serde(flatten)]
@@ -94,6 +98,7 @@ pub struct Through {
 
 /// One rank.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Rank {
     /// Its number.
     pub rank: u32,
@@ -143,6 +148,7 @@ pub struct Rank {
     pub device_total_bytes: Option<u64>,
     /// State of the rank's session.
     #[serde(with = "super::state_by_name")]
+    #[cfg_attr(test, ts(as = "crate::typescript::ByName<JobState>"))]
     pub state: JobState,
     /// How it ended, when it did not end well.
     pub failure: Option<String>,
@@ -170,6 +176,7 @@ pub struct Rank {
 
 /// The last measurement of each quantity within the last recorded half minute.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Sample {
     /// When the newest of them was measured.
     pub at: Time,
@@ -195,6 +202,7 @@ pub struct Sample {
 
 /// The end of one epoch on one rank.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct EpochEnd {
     /// Which one.
     pub epoch: u32,
@@ -232,6 +240,7 @@ pub struct EpochEnd {
 
 /// A site that grew.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Growth {
     /// The innermost frame of the user's own code; null when no stack was recorded.
     pub site: Option<Frame>,
@@ -243,6 +252,7 @@ pub struct Growth {
 
 /// A site's growth on one rank.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct RankGrowth {
     /// The rank.
     pub rank: u32,

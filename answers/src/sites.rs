@@ -13,6 +13,7 @@ use crate::naming::{name_of, place};
 
 /// Live memory by allocation site.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Sites {
     /// See [`super::SCHEMA`].
     pub schema: u32,
@@ -44,6 +45,7 @@ pub struct View {
 
 /// The live memory of one rank.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct RankSites {
     /// The rank.
     pub rank: u32,
@@ -73,6 +75,7 @@ pub struct RankSites {
 
 /// Sites that an answer omits because it would become too large.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Further {
     /// How many.
     pub sites: u64,
@@ -84,6 +87,7 @@ pub struct Further {
 
 /// Live memory of one stack.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Site {
     /// Live bytes.
     pub live_bytes: u64,
@@ -104,6 +108,7 @@ pub struct Site {
 
 /// Live memory that was allocated in one epoch.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Birth {
     /// The epoch.
     pub epoch: u32,

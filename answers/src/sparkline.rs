@@ -9,6 +9,7 @@ use super::timeline::{Point, Timeline};
 
 /// The columns.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Sparkline {
     /// See [`SCHEMA`].
     pub schema: u32,

@@ -14,6 +14,7 @@ pub const COLUMNS: [&str; 5] =
 
 /// The head of a tile.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS), ts(rename = "TileHead"))]
 pub struct Head {
     /// See [`crate::SCHEMA`].
     pub schema: u32,

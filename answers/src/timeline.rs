@@ -12,6 +12,7 @@ use crate::format::time::Time;
 
 /// Memory over time.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Timeline {
     /// See [`super::SCHEMA`].
     pub schema: u32,
@@ -33,6 +34,7 @@ pub struct Timeline {
 
 /// The timeline of one rank.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct RankTimeline {
     /// The rank.
     pub rank: u32,
@@ -51,6 +53,7 @@ pub struct RankTimeline {
 
 /// A step of the floor: it holds from the previous step's end to its own.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct FloorStep {
     /// Its end; that of the last step is the last boundary.
     pub until: Time,
@@ -60,6 +63,7 @@ pub struct FloorStep {
 
 /// The levels within one stretch of time.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Point {
     /// Its beginning.
     pub first_at: Time,
@@ -83,6 +87,7 @@ pub struct Point {
 
 /// A mark.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Mark {
     /// When.
     pub at: Time,

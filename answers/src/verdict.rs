@@ -7,8 +7,9 @@ use serde::{Deserialize, Serialize};
 
 use super::Frame;
 
-/// See `memctl_model::verdict`.
+/// What a job's memory did: see `memctl_model::verdict`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Verdict {
     /// Its kind's name.
     pub kind: String,

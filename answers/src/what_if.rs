@@ -19,6 +19,7 @@ pub const NEVER: [&str; 2] = [
 
 /// The memory under other settings.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct WhatIf {
     /// See [`SCHEMA`].
     pub schema: u32,
@@ -39,6 +40,7 @@ pub struct WhatIf {
 
 /// One device of a rank.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS), ts(rename = "RankReplays"))]
 pub struct Rank {
     /// The rank.
     pub rank: u32,
@@ -63,6 +65,7 @@ pub struct Rank {
 
 /// What was recorded.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Recorded {
     /// `PYTORCH_CUDA_ALLOC_CONF`.
     pub allocator_conf: String,
@@ -84,6 +87,7 @@ pub struct Recorded {
 
 /// The recorded settings, replayed.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Replayed {
     /// `PYTORCH_CUDA_ALLOC_CONF`.
     pub allocator_conf: String,
@@ -107,6 +111,7 @@ pub struct Replayed {
 
 /// A point of a recording.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct At {
     /// Index of the event on its device.
     pub event: u64,
@@ -116,6 +121,7 @@ pub struct At {
 
 /// One setting under one limit.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Setting {
     /// `PYTORCH_CUDA_ALLOC_CONF`.
     pub allocator_conf: String,
@@ -141,6 +147,7 @@ pub struct Setting {
 
 /// A request that fails.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Ended {
     /// Index of the event on its device.
     pub event: u64,
@@ -154,6 +161,7 @@ pub struct Ended {
 
 /// The recommended setting.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Recommended {
     /// `PYTORCH_CUDA_ALLOC_CONF`.
     pub allocator_conf: String,

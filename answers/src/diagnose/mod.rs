@@ -31,6 +31,7 @@ const SITES_NAMED: usize = 3;
 
 /// The note.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Diagnosis {
     /// See [`SCHEMA`].
     pub schema: u32,
@@ -39,6 +40,7 @@ pub struct Diagnosis {
     /// What the answer rests on.
     pub completeness: Completeness,
     /// `critical`, `warning`, `info`; where nothing was found `none`, or `inconclusive` where that means nothing.
+    #[cfg_attr(test, ts(type = "Severity | 'none' | 'inconclusive'"))]
     pub severity: Cow<'static, str>,
     /// One sentence.
     pub summary: String,
@@ -65,6 +67,7 @@ pub const EXAMPLE: &str = "The pattern as an example, which is not your code:";
 
 /// A question and its answer.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Question {
     /// The question.
     pub question: Cow<'static, str>,
@@ -86,6 +89,7 @@ impl Question {
 
 /// How much memory a rank uses, and for what.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Usage {
     /// The rank.
     pub rank: u32,
@@ -126,6 +130,7 @@ pub struct Usage {
 
 /// A site's share of the live memory.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Share {
     /// The innermost frame of the user's own code.
     pub site: Frame,

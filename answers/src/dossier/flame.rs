@@ -16,6 +16,7 @@ const CALLS_SHOWN: usize = 4_000;
 
 /// The graph.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Flame {
     /// See [`SCHEMA`].
     pub schema: u32,
@@ -43,6 +44,7 @@ pub struct Flame {
 
 /// A moment of a rank.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS), ts(rename = "FlameMoment"))]
 pub struct Moment {
     /// The time.
     pub at: Time,
@@ -60,6 +62,7 @@ pub struct Moment {
 
 /// What a call stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 #[serde(rename_all = "snake_case")]
 pub enum CallKind {
     /// Everything.
@@ -78,6 +81,7 @@ pub enum CallKind {
 
 /// A call.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct FlameCall {
     /// Callers above it; 0 for everything.
     pub depth: usize,

@@ -13,6 +13,7 @@ use crate::holders::Holder;
 
 /// The known holders of a finding's blocks.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct FindingHolders {
     /// All of it in words.
     pub sentence: String,
@@ -56,6 +57,7 @@ pub struct FindingHolders {
 
 /// A holder, and its growth since the first search of the process.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct GrowingHolder {
     /// It.
     #[serde(flatten)]
@@ -70,6 +72,7 @@ pub struct GrowingHolder {
 
 /// The change of a holder's length, compared with the bytes of the site.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Pace {
     /// When the earlier answer came.
     pub since: Time,

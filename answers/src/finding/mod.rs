@@ -22,6 +22,7 @@ use crate::format::time::Time;
 
 /// A problem: its place, its ranks, its severity, and what to do.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Finding {
     /// Stays the same while the finding grows or spreads.
     pub id: String,
@@ -29,6 +30,7 @@ pub struct Finding {
     pub kind: String,
     /// `info`, `warning` or `critical`.
     #[serde(with = "severity_by_name")]
+    #[cfg_attr(test, ts(as = "crate::typescript::ByName<Severity>"))]
     pub severity: Severity,
     /// An order among findings of one severity, 0..1; no probability.
     pub confidence: Option<f64>,
@@ -95,6 +97,7 @@ pub struct Finding {
 
 /// When a finding was first seen, as far as it is known.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct FirstSeen {
     /// Epoch.
     pub epoch: Option<u32>,
@@ -108,6 +111,7 @@ pub struct FirstSeen {
 
 /// Where the memory of a finding was allocated.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS), ts(rename = "FindingSite"))]
 pub struct Site {
     /// The innermost frame of the user's own code.
     #[serde(flatten)]
@@ -118,6 +122,7 @@ pub struct Site {
 
 /// One figure or fact; null if a figure is not a number.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 #[serde(untagged)]
 pub enum Evidence {
     /// A number of something.

@@ -11,6 +11,7 @@ use crate::Frame;
 
 /// The peak if the blocks of a site did not exist.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Without {
     /// The site, as it was asked for.
     pub site: String,
@@ -30,6 +31,7 @@ pub struct Without {
 
 /// The peak with activation checkpointing.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Checkpoint {
     /// The modules, as they were asked for.
     pub modules: String,
@@ -49,6 +51,7 @@ pub struct Checkpoint {
 
 /// Live memory at the moment with most allocated bytes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Peak {
     /// Allocated then.
     pub allocated_bytes: u64,
@@ -70,6 +73,7 @@ pub struct Peak {
 
 /// Memory of a class or a module.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Held {
     /// The class or the module; null for blocks of no module.
     pub name: Option<String>,
@@ -81,6 +85,7 @@ pub struct Held {
 
 /// Blocks of one site with the same class.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS), ts(rename = "FitHolder"))]
 pub struct Holder {
     /// Who allocated them; null when no stack was recorded, as in the backward pass of a snapshot.
     pub site: Option<Frame>,
@@ -94,6 +99,7 @@ pub struct Holder {
 
 /// Omitted entries.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct LeftOut {
     /// How many.
     pub count: u64,
@@ -103,6 +109,7 @@ pub struct LeftOut {
 
 /// Measures that bring a training below a number of bytes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Under {
     /// The number.
     pub limit_bytes: u64,
@@ -122,6 +129,7 @@ pub struct Under {
 
 /// Memory that is removed.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Gone {
     /// What.
     #[serde(flatten)]
@@ -132,6 +140,7 @@ pub struct Gone {
 
 /// One measure by itself.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Measure {
     /// `allocator_setting`, `checkpointing`, `smaller_size`, `optimizer_8_bit` or `optimizer_sharded`.
     pub kind: Cow<'static, str>,

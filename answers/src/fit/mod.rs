@@ -19,6 +19,7 @@ use crate::format::json;
 
 /// The forecast for other sizes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Fit {
     /// See [`SCHEMA`].
     pub schema: u32,
@@ -50,6 +51,7 @@ pub struct Fit {
 
 /// How requests were aligned, counted in the larger recording.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Aligned {
     /// Requests for memory.
     pub requests: u64,
@@ -69,6 +71,7 @@ pub struct Aligned {
 
 /// How the requests of one recording are assumed to scale.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Scaled {
     /// Requests for memory.
     pub requests: u64,
@@ -88,6 +91,7 @@ pub struct Scaled {
 
 /// One size.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS), ts(rename = "FitSize"))]
 pub struct At {
     /// The number.
     pub size: u64,

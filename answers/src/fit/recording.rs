@@ -11,6 +11,7 @@ use crate::report::{Rank, Report};
 
 /// A recording and its size.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Recording {
     /// The job's name.
     pub job: String,
@@ -36,6 +37,7 @@ pub struct Recording {
 
 /// A recording's replay without a change.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS), ts(rename = "FitReplayed"))]
 pub struct Replayed {
     /// Highest reserved bytes.
     pub peak_reserved_bytes: u64,
@@ -51,6 +53,7 @@ pub struct Replayed {
 
 /// Memory that grows in a recording.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Growing {
     /// The job's name.
     pub job: String,

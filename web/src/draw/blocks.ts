@@ -3,7 +3,7 @@
 // Guarantees: pure. A row is a range of addresses that was one segment, or adjoining mapped ranges of one expandable
 // segment, at any time of the stretch. After the n-th event, the live items are those with `from <= n < to`.
 
-import type { Blocks, SegmentLife } from '../api/types';
+import type { Blocks, Segment } from '../api/types';
 import { bytes as inUnits } from '../words/numbers';
 
 /** A range of addresses, and its contents. */
@@ -41,7 +41,7 @@ const lives = (from: (number | null)[], to: (number | null)[]): [Float64Array, F
   Float64Array.from(to, (event) => event ?? Infinity),
 ];
 
-const group = (of: SegmentLife | Row): string => `${of.pool ?? ''} ${of.stream} ${of.small ? 's' : 'l'} ${of.expandable ? 'x' : ''}`;
+const group = (of: Segment | Row): string => `${of.pool ?? ''} ${of.stream} ${of.small ? 's' : 'l'} ${of.expandable ? 'x' : ''}`;
 
 /** See the module. */
 export function stretch(of: Blocks): Stretch {
@@ -63,7 +63,7 @@ export function stretch(of: Blocks): Stretch {
   return { of, rows, from, to, segmentFrom, segmentTo, loose };
 }
 
-function rowsOf(segments: SegmentLife[]): Row[] {
+function rowsOf(segments: Segment[]): Row[] {
   const order = segments.map((_, index) => index).sort((a, b) => (segments[a]?.address ?? 0) - (segments[b]?.address ?? 0));
   const rows: Row[] = [];
   for (const index of order) {

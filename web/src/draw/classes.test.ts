@@ -1,6 +1,7 @@
 // Classes as areas: they are stacked, move with the view, and are requested by stretches that contain it.
 
 import { expect, test } from 'vitest';
+import type { Classes } from '../api/types';
 import type { ClassPoint } from './classes';
 import { around, ceiling, classSlots, corners, placed, stacked, stretchOf } from './classes';
 
@@ -20,7 +21,7 @@ test('an area lies on the ones before it, and a class that never lives has none'
 
 test('areas from events are level within a slot, and jump between two', () => {
   const at = (ms: number): string => new Date(ms).toISOString();
-  const slots = classSlots({ classes: ['a', 'b'], points: [], points_left_out: 0, looked_until: null, slots: [{ from: at(0), until: at(10), bytes: [1, 2] }, { from: at(10), until: at(20), bytes: [3, 0] }] });
+  const slots = classSlots({ slots: [{ from: at(0), until: at(10), bytes: [1, 2] }, { from: at(10), until: at(20), bytes: [3, 0] }] } as Classes);
   expect(stacked(corners(slots), 4)[1]).toBe('M0.000 250.0L500.000 250.0L500.000 250.0L1000.000 250.0L1000.000 250.0L500.000 250.0L500.000 750.0L0.000 750.0Z');
 });
 

@@ -1,4 +1,5 @@
 import { expect, test } from 'vitest';
+import type { Heat } from '../api/types';
 import { arranged, distance, furthest, paintCells } from './heat';
 
 const row = (rank: number, allocated_bytes: (number | null)[]) => ({
@@ -7,7 +8,7 @@ const row = (rank: number, allocated_bytes: (number | null)[]) => ({
 
 test('a cell says how far its rank is from the median', () => {
   const MIB = 1 << 20;
-  const heat = { epochs: [0, 1], median_bytes: [4 * MIB, null], limit_bytes: [4 * MIB, null], ranks: [row(7, [12 * MIB, 1]), row(0, [4 * MIB, null]), row(1, [2 * MIB, null])] };
+  const heat = { epochs: [0, 1], median_bytes: [4 * MIB, null], limit_bytes: [4 * MIB, null], ranks: [row(7, [12 * MIB, 1]), row(0, [4 * MIB, null]), row(1, [2 * MIB, null])] } as unknown as Heat;
   expect(furthest(heat)).toBe(8 * MIB);
   const pixels = new Uint32Array(6);
   paintCells(heat, heat.ranks, furthest(heat), (step) => 100 + step, pixels);
@@ -16,7 +17,7 @@ test('a cell says how far its rank is from the median', () => {
 
 test('a small difference is never bright', () => {
   const MIB = 1 << 20;
-  const heat = { epochs: [0], median_bytes: [186 * MIB], limit_bytes: [6.5 * MIB], ranks: [row(0, [187 * MIB]), row(1, [186 * MIB]), row(2, [186 * MIB])] };
+  const heat = { epochs: [0], median_bytes: [186 * MIB], limit_bytes: [6.5 * MIB], ranks: [row(0, [187 * MIB]), row(1, [186 * MIB]), row(2, [186 * MIB])] } as unknown as Heat;
   const pixels = new Uint32Array(3);
   paintCells(heat, heat.ranks, furthest(heat), (step) => 100 + step, pixels);
   expect(pixels[0]).toBeLessThanOrEqual(101);

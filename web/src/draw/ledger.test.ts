@@ -1,10 +1,10 @@
 // The bar ends where the device ends, for any known parts.
 
 import { expect, test } from 'vitest';
-import type { FailedRequest, LedgerRank } from '../api/types';
+import type { Failed, Listed } from '../api/types';
 import { noRoom, notes, parts, sum } from './ledger';
 
-const rank: LedgerRank = {
+const rank = {
   rank: 0,
   process: 'rank0',
   device: 0,
@@ -26,7 +26,7 @@ const rank: LedgerRank = {
   device_used_bytes: 77,
   device_total_bytes: 100,
   measured_at: '2026-01-01T00:00:00Z',
-};
+} as Listed;
 
 test('everything measured', () => {
   const found = parts(rank);
@@ -51,7 +51,7 @@ test('what was not measured is not called free', () => {
 });
 
 test('a failed request is the piece that ends beyond the limit', () => {
-  const failed = { asked_bytes: 30, largest_usable_bytes: 4, limit_at_least_bytes: 80, device_free_bytes: 0 } as unknown as FailedRequest;
+  const failed = { asked_bytes: 30, largest_usable_bytes: 4, limit_at_least_bytes: 80, device_free_bytes: 0 } as unknown as Failed;
   const at = noRoom(rank, failed);
   expect(at.held.map((part) => part.bytes)).toEqual([40, 15, 5, 10]);
   expect([sum(at.held), at.request.bytes, at.limit, at.end, at.hole, at.fits]).toEqual([70, 30, 80, 100, 4, 10]);

@@ -2,7 +2,7 @@
 //
 // Guarantees: the parts add up to the sum below them; unmeasured memory is a part with that name, never left out.
 
-import type { FailedRequest, LedgerRank } from '../api/types';
+import type { Failed, Listed } from '../api/types';
 
 /** The classes in display order; the index is the number of the colour. */
 export const CLASSES = ['parameters', 'gradients', 'optimizer_state', 'activations', 'temporaries', 'workspace', 'unknown'];
@@ -21,7 +21,7 @@ export interface Part {
 }
 
 /** The parts in the order of the bar. */
-export function parts(rank: LedgerRank): Part[] {
+export function parts(rank: Listed): Part[] {
   const found: Part[] = rank.classes.map((share) => ({
     name: share.class.replaceAll('_', ' '),
     colour: colourOf(share.class),
@@ -49,7 +49,7 @@ export function sum(of: Part[]): number {
 }
 
 /** Notes for the bar. */
-export function notes(rank: LedgerRank): string[] {
+export function notes(rank: Listed): string[] {
   const said: string[] = [];
   const known = sum(parts(rank));
   const total = rank.device_total_bytes;
@@ -78,7 +78,7 @@ export interface NoRoom {
 }
 
 /** The allocator's part of a ledger at a failure, followed by the request. */
-export function noRoom(rank: LedgerRank, failed: FailedRequest): NoRoom {
+export function noRoom(rank: Listed, failed: Failed): NoRoom {
   const isHeld = (part: Part): boolean => part.colour.startsWith('c') && part.colour !== 'context';
   const held = parts({ ...rank, device_total_bytes: null, device_used_bytes: null }).filter((part) => isHeld(part) || part.name === 'allocated, of no class');
   const reserved = sum(held);

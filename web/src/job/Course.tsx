@@ -7,7 +7,7 @@
 import type { JSX } from 'preact';
 import { useMemo, useRef, useState } from 'preact/hooks';
 import { useAsked } from '../api/ask';
-import type { FailedRequest, Finding, Rank, RankTimeline, Timeline } from '../api/types';
+import type { Failed, Finding, Rank, RankTimeline, Timeline } from '../api/types';
 import { ceiling, placed, stacked, stretchOf } from '../draw/classes';
 import { UNITS, bands, clamp, floorOf, floorPath, height, labelled, nearest, overlay, panned, ranksIn, samples, share, spansOf, whole, zoomed, type Stretch } from '../draw/course';
 import { colourOf } from '../draw/ledger';
@@ -48,7 +48,7 @@ interface Of {
   line: RankTimeline;
   ranks: Rank[];
   findings: Finding[];
-  failures: FailedRequest[];
+  failures: Failed[];
   since: string | null;
   until: string | null;
   /** The epoch at whose end this rank diverged from the others. */

@@ -1,7 +1,7 @@
 // The verdict: one sentence, the findings, the six answers, and what was not judged.
 
 import type { JSX } from 'preact';
-import type { Diagnosis, FailedRequest, Finding, Report } from '../api/types';
+import type { Diagnosis, Failed, Finding, Report } from '../api/types';
 import { fileName } from '../draw/flame';
 import { Held } from '../holders/Held';
 import { Bytes, Link, Word } from '../parts/parts';
@@ -12,7 +12,7 @@ import { completeness, grade, gradeOf, lookedAt, notJudged } from '../words/verd
 /** Findings that are shown in full. */
 const SHOWN = 20;
 
-function One({ finding, number, report, failures, job }: { finding: Finding; number: number; report: Report | null; failures: FailedRequest[]; job: JobAddress }): JSX.Element {
+function One({ finding, number, report, failures, job }: { finding: Finding; number: number; report: Report | null; failures: Failed[]; job: JobAddress }): JSX.Element {
   const shown = report === null ? [] : evidence(finding, report.ranks, failures, job);
   const { site } = finding;
   const ranks = finding.all_ranks ? 'all ranks' : finding.ranks.length === 0 ? '–' : finding.ranks.join(', ');
@@ -70,7 +70,7 @@ function One({ finding, number, report, failures, job }: { finding: Finding; num
 }
 
 /** See the module. */
-export function Verdict({ note, report, failures, job }: { note: Diagnosis; report: Report | null; failures: FailedRequest[]; job: JobAddress }): JSX.Element {
+export function Verdict({ note, report, failures, job }: { note: Diagnosis; report: Report | null; failures: Failed[]; job: JobAddress }): JSX.Element {
   const of = note.verdict === null ? grade(note.severity) : gradeOf(note.verdict, note.severity);
   const gaps = notJudged(note.not_judged);
   const [decides] = note.not_judged.filter((gap) => gap.decides);

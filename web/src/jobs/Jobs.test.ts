@@ -1,5 +1,5 @@
 import { expect, test } from 'vitest';
-import type { JobRow } from '../api/types';
+import type { Job } from '../api/types';
 import { fits, worst } from './Jobs';
 
 const JOB = {
@@ -8,7 +8,7 @@ const JOB = {
   tenant: 'vision',
   labels: { team: 'nlp' },
   verdict: { severity: 'warning', finding: 'eval_graph', title: 'Live memory grows 49.6 MiB per epoch', findings: 1, inconclusive: null },
-} as unknown as JobRow;
+} as unknown as Job;
 
 test('a filter finds all its words, also in what kind of finding is the worst', () => {
   for (const wanted of ['gpt2 running', 'team=nlp', 'warning', 'eval graph', '49.6 VISION', '']) expect(fits(JOB, wanted), wanted).toBe(true);
@@ -20,7 +20,7 @@ test('a filter finds all its words, also in what kind of finding is the worst', 
 });
 
 test('of a long list the critical ones come first, those that run before those that are over', () => {
-  const job = (id: string, state: string, severity: string | null): JobRow => ({ ...JOB, id, state, verdict: { ...JOB.verdict, severity } }) as unknown as JobRow;
+  const job = (id: string, state: string, severity: string | null): Job => ({ ...JOB, id, state, verdict: { ...JOB.verdict, severity } }) as unknown as Job;
   const hurt = [job('a', 'finished', 'warning'), job('b', 'finished', 'critical'), job('c', 'running', 'critical'), job('d', 'running', 'info')];
   const sound = Array.from({ length: 30 }, (_, at) => job(`s${at}`, 'finished', null));
   expect(worst([...hurt, ...sound]).map((one) => one.id)).toEqual(['c', 'b', 'a']);

@@ -5,7 +5,7 @@
 
 import type { JSX } from 'preact';
 import { useAsked } from '../api/ask';
-import type { JobRow, Jobs as Answer } from '../api/types';
+import type { Job, Jobs as Answer } from '../api/types';
 import { Bytes, Link, Table, Waiting, Word } from '../parts/parts';
 import { useSlash } from '../parts/slash';
 import { addressOf, go, type JobAddress } from '../route';
@@ -33,9 +33,9 @@ const GLANCE = 20;
 const WORST = 5;
 
 /** The jobs that most need attention, if there are too many to see it: critical ones first, running ones before ended ones. */
-export function worst(of: JobRow[]): JobRow[] {
+export function worst(of: Job[]): Job[] {
   if (of.length <= GLANCE) return [];
-  const rank = (job: JobRow): number => (job.verdict?.severity === 'critical' ? 0 : 2) + (job.state === 'running' ? 0 : 1);
+  const rank = (job: Job): number => (job.verdict?.severity === 'critical' ? 0 : 2) + (job.state === 'running' ? 0 : 1);
   return of.filter(isHurt).sort((a, b) => rank(a) - rank(b)).slice(0, WORST);
 }
 
@@ -45,10 +45,10 @@ const LEAKS = new Set(['leak', 'eval_graph', 'graph_kept', 'hidden_chain', 'priv
 /** The filter for jobs that need attention. */
 const HURT = 'warning|critical';
 
-const isHurt = (job: JobRow): boolean => ['critical', 'warning'].includes(inShort(job.verdict).colour);
+const isHurt = (job: Job): boolean => ['critical', 'warning'].includes(inShort(job.verdict).colour);
 
 /** Whether a job's row contains all words of a filter; one alternative of `one|other` is enough. */
-export function fits(job: JobRow, filter: string): boolean {
+export function fits(job: Job, filter: string): boolean {
   const labels = Object.entries(job.labels).map(([key, value]) => `${key}=${value}`);
   const { word, sentence } = inShort(job.verdict);
   const kind = job.verdict?.finding?.replaceAll('_', ' ') ?? '';
@@ -60,7 +60,7 @@ export function fits(job: JobRow, filter: string): boolean {
     .every((wanted) => wanted.split('|').some((one) => text.includes(one)));
 }
 
-function addressFor(job: JobRow, all: JobRow[]): JobAddress {
+function addressFor(job: Job, all: Job[]): JobAddress {
   const hasNamesake = all.some((other) => other.name === job.name && other.tenant !== job.tenant);
   const hasLater = all.some((other) => other.id === job.id && other.tenant === job.tenant && other.attempt > job.attempt);
   return {
@@ -71,7 +71,7 @@ function addressFor(job: JobRow, all: JobRow[]): JobAddress {
   };
 }
 
-function Row({ job, all, now }: { job: JobRow; all: JobRow[]; now: number }): JSX.Element {
+function Row({ job, all, now }: { job: Job; all: Job[]; now: number }): JSX.Element {
   const started = moment(job.started_at);
   const ended = job.ended_at === null ? null : moment(job.ended_at);
   const verdict = inShort(job.verdict);

@@ -2,13 +2,13 @@
 // request is drawn as the piece that does not fit.
 
 import type { JSX } from 'preact';
-import type { FailedRequest, LedgerRank } from '../api/types';
+import type { Failed, Listed } from '../api/types';
 import { noRoom, notes, parts, sum, type NoRoom } from '../draw/ledger';
 import { Bytes, Table } from '../parts/parts';
 import { bytes, count, percent } from '../words/numbers';
 
 /** The failed request beside what was held. */
-function Failure({ of, failed }: { of: NoRoom; failed: FailedRequest }): JSX.Element {
+function Failure({ of, failed }: { of: NoRoom; failed: Failed }): JSX.Element {
   let left = 0;
   const share = (value: number): string => `${(100 * value) / Math.max(of.end, 1)}%`;
   const isShare = failed.limit_at_least_bytes !== null;
@@ -39,7 +39,7 @@ function Failure({ of, failed }: { of: NoRoom; failed: FailedRequest }): JSX.Ele
 }
 
 /** See the module; `failed` is the request that failed at this moment. */
-export function LedgerBar({ rank, failed }: { rank: LedgerRank | null; failed: FailedRequest | null }): JSX.Element {
+export function LedgerBar({ rank, failed }: { rank: Listed | null; failed: Failed | null }): JSX.Element {
   if (rank === null) return <p class="prose">Not shown: no event of this rank is stored.</p>;
   const of = parts(rank);
   const all = sum(of);

@@ -6,7 +6,7 @@
 
 import { Fragment, type JSX } from 'preact';
 import { useAsked } from '../api/ask';
-import type { Rank, Replayed, Report, Setting, WhatIf } from '../api/types';
+import type { Rank, RankReplays, Report, Setting, WhatIf } from '../api/types';
 import { fileName } from '../draw/flame';
 import { DeviceChoice } from '../parts/DeviceChoice';
 import { Bytes, Link, Table, Waiting } from '../parts/parts';
@@ -28,7 +28,7 @@ function Bar({ of, most }: { of: Setting; most: number }): JSX.Element {
   );
 }
 
-function Row({ of, group, device }: { of: Setting; group: Group; device: Replayed }): JSX.Element {
+function Row({ of, group, device }: { of: Setting; group: Group; device: RankReplays }): JSX.Element {
   const takes = device.recommended?.allocator_conf === of.allocator_conf && group.isFirst && of !== group.recorded;
   const failed = of.out_of_memory;
   // (A replay that ended early held less memory, and cannot be compared.)
@@ -77,7 +77,7 @@ function limitsSaid(of: Group[], isAsked: boolean): string {
   return `A request of this process failed, which tells that ${told}. `;
 }
 
-function Device({ of, isAsked }: { of: Replayed; isAsked: boolean }): JSX.Element {
+function Device({ of, isAsked }: { of: RankReplays; isAsked: boolean }): JSX.Element {
   const found = groups(of.settings);
   // Under the recorded settings, without a limit that changes them.
   const again = found.find((group) => group.recorded.out_of_memory === null)?.recorded;

@@ -4,7 +4,7 @@
 // coarser one, or else by the points of the timeline.
 // Refuses: bytes that are not a tile.
 
-import type { Mark } from '../api/types';
+import type { Mark, TileHead } from '../api/types';
 import { clamp, type Sample, type Stretch } from '../draw/course';
 import { moment } from '../words/numbers';
 
@@ -41,19 +41,6 @@ export interface Tile extends Place, Stretch {
   reserved: Float64Array;
 }
 
-/** The head before the columns. */
-interface Head {
-  session: string;
-  level: number;
-  index: number;
-  first_slot: number;
-  count: number;
-  coarse_chunks: number;
-  is_final: boolean;
-  columns: string[];
-  marks: Mark[];
-}
-
 const slotMs = (level: number): number => 2 ** level / NS_PER_MS;
 
 /** The stretch of a tile. */
@@ -73,7 +60,7 @@ export function placesIn(view: Stretch): Place[] {
 /** Decodes a tile. */
 export function opened(bytes: ArrayBuffer): Tile {
   const end = new Uint8Array(bytes).indexOf(10) + 1;
-  const head = JSON.parse(new TextDecoder().decode(new Uint8Array(bytes, 0, end))) as Head;
+  const head = JSON.parse(new TextDecoder().decode(new Uint8Array(bytes, 0, end))) as TileHead;
   const { level, index, count, columns } = head;
   if (end % 8 !== 0 || bytes.byteLength !== end + columns.length * count * 8) throw new Error('these bytes are no tile');
   // (All machines that run browsers have this byte order.)

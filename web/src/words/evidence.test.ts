@@ -1,5 +1,5 @@
 import { expect, test } from 'vitest';
-import type { FailedRequest, Finding, Rank } from '../api/types';
+import type { Failed, Finding, Rank } from '../api/types';
 import { evidence } from './evidence';
 
 const JOB = { name: 'j', attempt: null, rank: null, tenant: null };
@@ -14,7 +14,7 @@ test('growth is shown between the ends of epochs, what goes with each of them be
 });
 
 test('a request that failed is shown when it failed, on the rank that is spoken of', () => {
-  const failures = [0, 2].map((rank) => ({ rank, process: `rank ${rank}`, device: 0, at: `2026-01-01T00:00:0${rank}Z` }) as unknown as FailedRequest);
+  const failures = [0, 2].map((rank) => ({ rank, process: `rank ${rank}`, device: 0, at: `2026-01-01T00:00:0${rank}Z` }) as unknown as Failed);
   const shown = evidence(of('oom', { rank: 2 }), RANKS, failures, JOB);
   expect(texts(shown)).toEqual(['Show me what was live when it failed', 'Blocks at that moment', 'Under other settings']);
   expect(shown[0]?.to).toMatchObject({ job: { rank: 2 }, at: '2026-01-01T00:00:02Z', from: null });

@@ -4,7 +4,7 @@
 // of its failure, and findings that settings may change with a link to these. All of it is on the device that the finding
 // is about.
 
-import type { FailedRequest, Finding, Rank } from '../api/types';
+import type { Failed, Finding, Rank } from '../api/types';
 import type { JobAddress, Route } from '../route';
 import { addressIn, deviceOf, isSame } from './devices';
 import { compared } from './grown';
@@ -19,7 +19,7 @@ export interface Shown {
 const SETTINGS = new Set(['oom', 'near_oom', 'fragmentation', 'fragmentation_growth', 'churn']);
 
 /** See the module. */
-export function evidence(finding: Finding, ranks: Rank[], failures: FailedRequest[], job: JobAddress): Shown[] {
+export function evidence(finding: Finding, ranks: Rank[], failures: Failed[], job: JobAddress): Shown[] {
   const device = deviceOf(finding, ranks);
   if (device === null) return [];
   const of = addressIn(job, device, ranks);

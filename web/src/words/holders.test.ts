@@ -4,7 +4,7 @@ import { describe, expect, test } from 'vitest';
 import type { FindingHolders, GrowingHolder } from '../api/types';
 import { asked, share, step } from './holders';
 
-const holder = (of: Partial<GrowingHolder>): GrowingHolder => ({
+const holder = (of: Partial<GrowingHolder>) => ({
   kind: 'list',
   sentence: 'list `KEPT` of module `__main__`, 1,440 tensors',
   chain: ['module `__main__`', 'global `KEPT`', 'list, 1,440 items', 'Tensor'],
@@ -13,8 +13,8 @@ const holder = (of: Partial<GrowingHolder>): GrowingHolder => ({
   tensors_before: null,
   since_epoch: null,
   ...of,
-});
-const found = (of: Partial<FindingHolders>): FindingHolders => ({
+}) as GrowingHolder;
+const found = (of: Partial<FindingHolders>) => ({
   sentence: '',
   unasked: true,
   failure: null,
@@ -23,7 +23,7 @@ const found = (of: Partial<FindingHolders>): FindingHolders => ({
   took_seconds: 0.08125,
   not_looked_at: [],
   ...of,
-});
+}) as FindingHolders;
 
 describe('a step of a chain', () => {
   test.each([

@@ -5,7 +5,7 @@ import type { Setting } from '../api/types';
 import { groups, limitOf, nameOfSetting } from './settings';
 
 const setting = (allocator_conf: string, limit_bytes: number | null, peak_reserved_bytes: number): Setting => ({
-  allocator_conf, limit_bytes, peak_reserved_bytes, peak_allocated_bytes: 1, device_allocs: 1, device_frees: 0, retries: 0, out_of_memory: null, cautions: [],
+  allocator_conf, limit_bytes, peak_reserved_bytes, peak_allocated_bytes: 1, device_allocs: 1, device_frees: 0, retries: 0, out_of_memory: null, cautions: [], bounds: null,
 });
 
 test('settings are compared under one limit each, with one scale for all', () => {

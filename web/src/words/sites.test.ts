@@ -5,7 +5,7 @@ import type { Frame, RankSites } from '../api/types';
 import { rows } from './sites';
 
 const frame = (line: number): Frame => ({ function: 'f', file: '/a.py', line });
-const sites = (of: [number | null, number][]): RankSites => ({
+const sites = (of: [number | null, number][]) => ({
   rank: 0,
   process: '',
   device: 0,
@@ -20,7 +20,7 @@ const sites = (of: [number | null, number][]): RankSites => ({
     site: line === null ? null : frame(line),
     stack: line === null ? [] : [frame(live_bytes), frame(line)],
   })),
-});
+}) as RankSites;
 
 test('every site has its row, what changed most first', () => {
   const late = sites([[1, 5], [2, 9], [1, 7], [null, 1]]);

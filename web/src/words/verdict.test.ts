@@ -1,10 +1,10 @@
 // An all-clear needs something that was judged.
 
 import { describe, expect, test } from 'vitest';
-import type { NotJudged, Verdict } from '../api/types';
+import type { JobVerdict, NotJudged } from '../api/types';
 import { completeness, inShort, notJudged } from './verdict';
 
-const verdict = (of: Partial<Verdict>): Verdict => ({ severity: null, finding: null, title: null, findings: 0, inconclusive: null, ...of });
+const verdict = (of: Partial<JobVerdict>): JobVerdict => ({ severity: null, finding: null, title: null, findings: 0, inconclusive: null, ...of });
 const gap = (kind: string, reason: string, of: 'whole' | 'part' = 'whole'): NotJudged => ({ kind, reason, remedy: null, gap: of, decides: false });
 
 describe('a job in short', () => {

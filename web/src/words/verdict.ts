@@ -3,7 +3,7 @@
 // Guarantees: "no finding" appears as healthy only if the job was judged; gaps are named with their reasons; the sentence
 // of a finding is the daemon's.
 
-import type { Completeness, Diagnosis, JobRow, Memory, NotJudged, Severity, Verdict } from '../api/types';
+import type { Completeness, Diagnosis, Job, JobVerdict, NotJudged, Severity, Verdict } from '../api/types';
 import { plural } from './numbers';
 
 /** A severity: sign, word and the name of its colour. */
@@ -30,7 +30,7 @@ export function grade(severity: Severity | 'none' | 'inconclusive'): Grade {
 }
 
 /** The grade of a verdict; `severity` is that of the worst finding. */
-export function gradeOf(memory: Partial<Memory>, severity: Severity | 'none' | 'inconclusive'): Grade {
+export function gradeOf(memory: Partial<Verdict>, severity: Severity | 'none' | 'inconclusive'): Grade {
   const hurt = severity === 'critical' || severity === 'warning' ? grade(severity) : null;
   switch (memory.kind) {
     case 'out_of_memory':
@@ -54,7 +54,7 @@ export function gradeOf(memory: Partial<Memory>, severity: Severity | 'none' | '
 }
 
 /** A job's verdict in the list: its grade, and its sentence. */
-export function inShort(verdict: Verdict | null): Grade & { sentence: string } {
+export function inShort(verdict: JobVerdict | null): Grade & { sentence: string } {
   if (verdict === null) return { sign: '…', word: 'Not judged yet', colour: 'unknown', sentence: '' };
   const more = verdict.findings > 1 ? ` (and ${plural(verdict.findings - 1, 'more finding')})` : '';
   if (verdict.sentence !== undefined) return { ...gradeOf(verdict, verdict.severity ?? 'none'), sentence: verdict.sentence + more };
@@ -122,7 +122,7 @@ export function completeness(of: Completeness, running: boolean): string {
 }
 
 /** `4 of 8 ranks`. */
-export function ranksOf(job: JobRow): string {
+export function ranksOf(job: Job): string {
   const lacks = job.world_size !== null && job.world_size > job.ranks;
   return lacks ? `${job.ranks} of ${plural(job.world_size ?? 0, 'rank')}` : plural(job.ranks, 'rank');
 }
