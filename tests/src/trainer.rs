@@ -224,7 +224,7 @@ pub fn list_holds(asked: &Asked) -> String {
     serde_json::json!({
         "version": 2, "slices": 40, "longest_ms": 2.5, "asked_blocks": blocks, "found_blocks": blocks,
         "objects": 1_200_345, "took_ms": 81.25,
-        "complete": true, "not_looked_at": ["Objects of C extensions that do not tell what they refer to."],
+        "complete": true, "has_epochs": true, "not_looked_at": ["Objects of C extensions that do not tell what they refer to."],
         "holders": [{
             "kind": "list", "sentence": format!("list `KEPT` of module `__main__`, {blocks} tensors"),
             "chain": ["module `__main__`", "global `KEPT`", format!("list, {blocks} items"), "Tensor"],
