@@ -34,7 +34,7 @@ fn honest(trainer: &mut Trainer, asked: &Asked) {
     let (blocks, tensors) = (asked.blocks.len(), trainer.kept().len());
     let bytes: u64 = asked.blocks.iter().map(|block| block.1).sum();
     let answer = serde_json::json!({
-        "version": 2, "slices": 40, "longest_ms": 2.5, "asked_blocks": blocks, "found_blocks": blocks,
+        "version": 2, "has_epochs": true, "slices": 40, "longest_ms": 2.5, "asked_blocks": blocks, "found_blocks": blocks,
         "objects": 1_200_345, "took_ms": 81.25,
         "complete": true, "not_looked_at": ["Objects of C extensions that do not tell what they refer to."],
         "holders": [{
@@ -215,7 +215,7 @@ fn of_several_ranks_the_first_is_asked_and_what_it_does_not_say_is_told() {
     let mut asked_first = 0;
     let found_nothing = |trainer: &mut Trainer, asked: &Asked| {
         let answer = serde_json::json!({
-            "version": 2, "slices": 40, "longest_ms": 2.5, "asked_blocks": asked.blocks.len(), "found_blocks": 0,
+            "version": 2, "has_epochs": true, "slices": 40, "longest_ms": 2.5, "asked_blocks": asked.blocks.len(), "found_blocks": 0,
             "objects": 9, "took_ms": 1.0,
             "complete": false, "not_looked_at": ["The budget ended the search."], "holders": []
         });
