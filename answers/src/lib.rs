@@ -194,12 +194,16 @@ pub struct Completeness {
     pub gaps: u64,
     /// Events removed by retention.
     pub events_expired: u64,
+    /// Stored items that were found damaged when they were read: the answer is given without them.
+    #[serde(default)]
+    pub items_damaged: u64,
 }
 
 impl From<memctl_model::Completeness> for Completeness {
     fn from(completeness: memctl_model::Completeness) -> Self {
-        let memctl_model::Completeness { exact, events_stored, events_dropped, events_expired, gaps } = completeness;
-        Self { exact, events_stored, events_dropped, gaps, events_expired }
+        let memctl_model::Completeness { exact, events_stored, events_dropped, events_expired, gaps, items_damaged } =
+            completeness;
+        Self { exact, events_stored, events_dropped, gaps, events_expired, items_damaged }
     }
 }
 

@@ -32,4 +32,6 @@ pub struct Completeness {
     pub events_expired: u64,
     /// Items that never arrived (holes in a session's sequence).
     pub gaps: u64,
+    /// Stored items that were found damaged when they were read, and are left out.
+    pub items_damaged: u64,
 }

@@ -319,6 +319,9 @@ class Loop:
 
     def batch(self, iterator: object, exhausted: bool) -> None:
         """A loader's iterator returned a batch, or is exhausted."""
+        if exhausted and self._evaluates and not self._is_other_thread():
+            # What the evaluation keeps is live now. If the program ends here, its last epoch has this state.
+            self._book.settled()
         if self._iterator() is not iterator or self._is_other_thread():
             return
         self._exhausted = exhausted

@@ -1,12 +1,13 @@
 //! The oldest live blocks of some stacks: the sample whose holders are searched.
 //!
 //! A line with several statements also makes memory that is made only once, such as an optimizer's state. These blocks are
-//! the oldest, and their holder does not grow, so the sample leaves them out. It also leaves out blocks of the two latest
-//! steps, such as gradients, which may not stay.
+//! the oldest, and their holder does not grow, so the sample leaves them out: stacks whose live blocks all come from one
+//! step, and a first step with far more bytes than any later one. It also leaves out blocks of the two latest steps, such
+//! as gradients, which may not stay.
 //!
 //! Guarantees: memory is bounded. Every block is visited, so this is for queries and not for every event.
 
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::{BTreeMap, BinaryHeap, HashMap};
 use std::ops::RangeInclusive;
 
 use memctl_model::StackId;
@@ -17,6 +18,9 @@ use crate::growth::FIRST_LEVEL_FACTOR;
 
 /// The minimum number of steps with live blocks from which blocks of some steps are left out.
 const STEPS_MIN: usize = 8;
+
+/// The epoch and the step of a block's birth.
+type Born = (u32, u64);
 
 /// A live block; older blocks sort first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -59,17 +63,24 @@ impl BlockMap {
     pub fn oldest(&self, stacks: &[StackId], most: usize) -> LiveSample {
         let is_of_stacks = |stack: StackId| stacks.binary_search(&stack).is_ok();
         let of_stacks = || self.slab.iter().filter(|block| block.usage == Use::Allocated && is_of_stacks(block.stack));
-        let mut by_birth: BTreeMap<(u32, u64), u64> = BTreeMap::new();
+        let mut by_birth: BTreeMap<Born, u64> = BTreeMap::new();
+        let mut by_stack: HashMap<StackId, (Born, bool)> = HashMap::new();
         let mut sample = LiveSample::default();
         for block in of_stacks() {
             sample.blocks += 1;
             sample.bytes = sample.bytes.saturating_add(block.size);
-            let born = by_birth.entry((block.birth_epoch, block.birth_step)).or_default();
-            *born = born.saturating_add(block.size);
+            let born = (block.birth_epoch, block.birth_step);
+            let bytes = by_birth.entry(born).or_default();
+            *bytes = bytes.saturating_add(block.size);
+            let (first, recurs) = by_stack.entry(block.stack).or_insert((born, false));
+            *recurs |= *first != born;
         }
         let stayed = stayed(&by_birth);
+        let any_recurs = by_birth.len() >= STEPS_MIN && by_stack.values().any(|(_, recurs)| *recurs);
+        let may_grow = |stack: StackId| !any_recurs || by_stack.get(&stack).is_some_and(|(_, recurs)| *recurs);
         let mut oldest = BinaryHeap::new();
-        for block in of_stacks().filter(|block| stayed.contains(&(block.birth_epoch, block.birth_step))) {
+        let is_of_sample = |born: Born, stack| stayed.contains(&born) && may_grow(stack);
+        for block in of_stacks().filter(|block| is_of_sample((block.birth_epoch, block.birth_step), block.stack)) {
             let (birth_epoch, birth_step) = (block.birth_epoch, block.birth_step);
             oldest.push(LiveBlock { birth_epoch, birth_step, addr: block.addr, size: block.size });
             if oldest.len() > most {
@@ -83,8 +94,8 @@ impl BlockMap {
 
 /// The steps whose blocks stayed: without the first one if its blocks have far more bytes than those of any later step, and
 /// without the two latest ones. `by_birth` are live bytes by epoch and step; of few steps all count.
-fn stayed(by_birth: &BTreeMap<(u32, u64), u64>) -> RangeInclusive<(u32, u64)> {
-    let steps: Vec<((u32, u64), u64)> = by_birth.iter().map(|(step, bytes)| (*step, *bytes)).collect();
+fn stayed(by_birth: &BTreeMap<Born, u64>) -> RangeInclusive<Born> {
+    let steps: Vec<(Born, u64)> = by_birth.iter().map(|(step, bytes)| (*step, *bytes)).collect();
     if steps.len() < STEPS_MIN {
         return (0, 0)..=(u32::MAX, u64::MAX);
     }
@@ -137,6 +148,17 @@ mod tests {
         assert_eq!(stayed(&bytes(4 * 512, 8)), (0, 0)..=(0, 5), "the first is not more than four times a later one");
         assert_eq!(stayed(&bytes(5 * 512, 8)), (0, 1)..=(0, 5));
         assert!(stayed(&bytes(5 * 512, 7)).contains(&(0, 0)), "too few steps");
+    }
+
+    #[test]
+    fn a_stack_that_only_one_step_used_is_left_out() {
+        let mut map = map(0);
+        // As an optimizer's state: younger than the first block, and no larger.
+        let once = Event { action: Action::Alloc, addr: 1 << 32, size: 512, stack: StackId(3), ..Event::default() };
+        map.apply(&once, Birth { epoch: 0, step: 1, phase: None });
+        let sample = map.oldest(&[StackId(1), StackId(2), StackId(3)], 9);
+        assert_eq!((sample.blocks, steps(&sample)), (9, vec![0, 1, 2, 3, 4, 5]));
+        assert_eq!(map.oldest(&[StackId(3)], 9).oldest.len(), 1, "nothing else is live");
     }
 
     #[test]

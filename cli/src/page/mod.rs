@@ -83,7 +83,7 @@ fn stored(job: &Job) -> String {
 /// The data on which the response is based, in one line.
 #[must_use]
 pub fn completeness(completeness: &Completeness, running: bool, screen: &Screen) -> String {
-    let Completeness { exact, events_stored, events_dropped, gaps, events_expired } = *completeness;
+    let Completeness { exact, events_stored, events_dropped, gaps, events_expired, items_damaged } = *completeness;
     if exact && events_stored == 0 {
         return format!("{}\n", screen.wrapped("No allocator event is stored.", 0));
     }
@@ -101,6 +101,13 @@ pub fn completeness(completeness: &Completeness, running: bool, screen: &Screen)
     }
     if events_expired > 0 {
         missing.push(format!("{} expired", plural(events_expired, "event")));
+    }
+    if items_damaged > 0 {
+        let is_damaged = if items_damaged == 1 { "is damaged and" } else { "are damaged and" };
+        missing.push(format!(
+            "{} {is_damaged} left out (`memctl check --deep` lists them)",
+            plural(items_damaged, "item")
+        ));
     }
     if missing.is_empty() {
         missing.push("a session has not delivered everything that it recorded".to_owned());
@@ -161,6 +168,12 @@ mod tests {
         assert_eq!(
             completeness(&lossy, false, &screen),
             "NOT EXACT: 5 events dropped by agents, 1 item missing; 1,234 events stored.\n"
+        );
+        let damaged = Completeness { exact: false, items_damaged: 2, ..whole };
+        let wide = Screen { columns: None, ..screen };
+        assert_eq!(
+            completeness(&damaged, false, &wide),
+            "NOT EXACT: 2 items are damaged and left out (`memctl check --deep` lists them); 1,234 events stored.\n"
         );
     }
 }

@@ -236,9 +236,14 @@ impl Found {
     }
 
     /// The completeness of the data that the response uses.
-    pub fn completeness(&self, streams: &Streams) -> Completeness {
+    ///
+    /// Damage is found when data is read, so call this at the end.
+    pub fn completeness(&self, streams: &Streams, store: &dyn Store) -> Completeness {
         let all = self.sessions.iter().chain(&self.others).chain(&self.earlier);
-        let whole = Completeness { exact: !is_partial_import(&self.job, all), ..Completeness::default() };
+        let is_own = |(session, _): &(SessionKey, u64)| self.sessions.iter().any(|own| own.key == *session);
+        let items_damaged = store.damaged().iter().filter(|damaged| is_own(damaged)).count() as u64;
+        let exact = items_damaged == 0 && !is_partial_import(&self.job, all);
+        let whole = Completeness { exact, items_damaged, ..Completeness::default() };
         // Saturating: the figures come from the network.
         self.sessions.iter().map(|session| completeness(session, streams)).fold(whole, |sum, one| Completeness {
             exact: sum.exact && one.exact,
@@ -246,6 +251,7 @@ impl Found {
             events_dropped: sum.events_dropped.saturating_add(one.events_dropped),
             events_expired: sum.events_expired.saturating_add(one.events_expired),
             gaps: sum.gaps.saturating_add(one.gaps),
+            items_damaged,
         })
     }
 }
@@ -353,5 +359,6 @@ pub(crate) fn completeness(session: &SessionRow, streams: &Streams) -> Completen
         events_dropped: dropped,
         events_expired: session.expired_events,
         gaps: session.missing_items,
+        items_damaged: 0,
     }
 }

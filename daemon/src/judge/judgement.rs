@@ -138,7 +138,8 @@ mod tests {
             gaps
         };
         let [other] = gaps(Severity::Warning);
-        assert_eq!((other.gap, other.reason, other.decides()), (Gap::Part, format!("other leaks: {reason}"), false));
-        assert_eq!(gaps(Severity::Info), [blind.clone()], "a suspicion leaves it open");
+        assert_eq!((other.gap, other.decides()), (Gap::Part, false));
+        assert_eq!(other.reason, format!("other leaks: {reason}"));
+        assert!(gaps(Severity::Info)[0].decides(), "a suspicion leaves it open");
     }
 }

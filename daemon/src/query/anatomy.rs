@@ -62,7 +62,7 @@ pub(super) async fn anatomy(
     Ok(Anatomy {
         schema: SCHEMA,
         job: answer::found_job(&found, streams),
-        completeness: found.completeness(streams).into(),
+        completeness: found.completeness(streams, store).into(),
         rank: session.info.rank,
         process: found.process_name(session),
         device: u32::from(row.info.index.0),

@@ -176,7 +176,7 @@ impl Device<'_> {
         Ok(Blocks {
             schema: SCHEMA,
             job: answer::found_job(found, streams),
-            completeness: found.completeness(streams).into(),
+            completeness: found.completeness(streams, self.store).into(),
             rank: self.session.info.rank,
             process: found.process_name(self.session),
             device: u32::from(device.0),

@@ -86,7 +86,7 @@ pub(super) async fn classes(
     Ok(Classes {
         schema: SCHEMA,
         job: answer::found_job(&found, streams),
-        completeness: found.completeness(streams).into(),
+        completeness: found.completeness(streams, store).into(),
         rank: session.info.rank,
         process: found.process_name(session),
         device: u32::from(device),

@@ -62,7 +62,7 @@ pub(super) async fn fragmentation(
     Ok(Fragmentation {
         schema: SCHEMA,
         job: answer::found_job(&found, streams),
-        completeness: found.completeness(streams).into(),
+        completeness: found.completeness(streams, &**store).into(),
         ranks: ranks.collect(),
         findings: findings.map(|finding| Finding::new(finding, &found.job.name)).collect(),
         ranks_left_out: explained.left_out,

@@ -327,7 +327,7 @@ impl QueryService {
         let found = find(&*store, selection).await?;
         Ok(JobProcesses {
             job: answer::found_job(&found, &self.streams),
-            completeness: found.completeness(&self.streams).into(),
+            completeness: found.completeness(&self.streams, &*self.store).into(),
             processes: answer::processes(&found, &self.streams),
         })
     }

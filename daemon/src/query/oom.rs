@@ -39,7 +39,7 @@ pub(super) async fn oom(
     Ok(Oom {
         schema: SCHEMA,
         job: answer::found_job(&found, streams),
-        completeness: found.completeness(streams).into(),
+        completeness: found.completeness(streams, &**store).into(),
         failed: found.devices.iter().fold(0, |sum, device| device.ooms.saturating_add(sum)),
         failures: failures.collect(),
         findings: findings.map(|finding| Finding::new(finding, &found.job.name)).collect(),

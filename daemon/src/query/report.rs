@@ -63,7 +63,7 @@ pub(super) async fn report(
     Ok(Report {
         schema: SCHEMA,
         job: answer::found_job(&found, streams),
-        completeness: found.completeness(streams).into(),
+        completeness: found.completeness(streams, &**store).into(),
         ranks,
         processes: answer::processes(&found, streams),
         findings: judgement.findings.iter().map(|finding| answers::Finding::new(finding, job)).collect(),

@@ -88,7 +88,7 @@ pub(super) async fn sites(store: &dyn Store, streams: &Streams, request: v1::Sit
     Ok(Sites {
         schema: SCHEMA,
         job: answer::found_job(&found, streams),
-        completeness: found.completeness(streams).into(),
+        completeness: found.completeness(streams, store).into(),
         ranks,
         ..Sites::default()
     })

@@ -88,7 +88,7 @@ pub(super) async fn timeline(
     Ok(Answer {
         schema: SCHEMA,
         job: answer::found_job(&found, streams),
-        completeness: found.completeness(streams).into(),
+        completeness: found.completeness(streams, store).into(),
         ranks,
         points,
         ..Answer::default()

@@ -63,7 +63,13 @@ def test_epochs_with_validation(watched: Watched) -> None:
         *["epoch 0", "phase train", *first],
         *["/phase eval", "phase train", "/epoch 0", "epoch 1", *second],
     ]
-    # The evaluation is only known to be over when the program ends, which has freed its memory by then.
+    # An evaluation's loader has ended: if the program ends here, its last epoch has the state of that moment. The
+    # evaluation is only known to be over when the program ends, which has freed its memory by then.
+    settled = watched.recorder.settled
+    with torch.no_grad():
+        for (x,) in validation:
+            net(x)
+    assert watched.recorder.settled == settled + 1
     watched.book.close(False)
     assert watched.words[-2:] == ["/epoch 1", "/phase eval"]
 

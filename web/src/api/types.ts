@@ -373,6 +373,8 @@ export interface Completeness {
   gaps: number;
   /** Events removed by retention. */
   events_expired: number;
+  /** Stored items that were found damaged when they were read: the answer is given without them. */
+  items_damaged: number;
 }
 
 /** The time, and the allocated and reserved bytes, at regular numbers of events. */

@@ -30,9 +30,10 @@ test('what was not judged is said once a reason', () => {
 });
 
 test('how complete it is', () => {
-  const all = { exact: true, events_stored: 1, events_dropped: 0, gaps: 0, events_expired: 0 };
+  const all = { exact: true, events_stored: 1, events_dropped: 0, gaps: 0, events_expired: 0, items_damaged: 0 };
   expect(completeness(all, false)).toBe('Exact: all 1 event stored, none lost.');
   expect(completeness({ ...all, events_stored: 0 }, true)).toBe('No allocator event is stored.');
   expect(completeness({ ...all, exact: false, gaps: 2 }, false)).toBe('NOT EXACT: 2 items missing; 1 event stored.');
   expect(completeness({ ...all, exact: false }, false)).toContain('has not delivered');
+  expect(completeness({ ...all, exact: false, items_damaged: 1 }, false)).toContain('1 item is damaged and left out');
 });

@@ -117,6 +117,8 @@ export function completeness(of: Completeness, running: boolean): string {
   if (of.events_dropped > 0) missing.push(`${plural(of.events_dropped, 'event')} dropped by agents`);
   if (of.gaps > 0) missing.push(`${plural(of.gaps, 'item')} missing`);
   if (of.events_expired > 0) missing.push(`${plural(of.events_expired, 'event')} expired`);
+  const damaged = of.items_damaged === 1 ? 'is damaged and' : 'are damaged and';
+  if (of.items_damaged > 0) missing.push(`${plural(of.items_damaged, 'item')} ${damaged} left out`);
   if (missing.length === 0) missing.push('a session has not delivered everything that it recorded');
   return `NOT EXACT: ${missing.join(', ')}; ${plural(of.events_stored, 'event')} stored.`;
 }

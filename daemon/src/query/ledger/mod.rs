@@ -110,7 +110,7 @@ pub(super) async fn ledger(
     Ok(Ledger {
         schema: SCHEMA,
         job: answer::found_job(&found, streams),
-        completeness: found.completeness(streams).into(),
+        completeness: found.completeness(streams, store).into(),
         ranks,
         not_judged,
         view: View::default(),

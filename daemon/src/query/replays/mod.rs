@@ -156,7 +156,7 @@ impl One {
         };
         Ok(Self {
             job,
-            completeness: found.completeness(streams).into(),
+            completeness: found.completeness(streams, store).into(),
             session: session.info.id,
             rank,
             process,
@@ -251,7 +251,14 @@ mod tests {
 
     #[test]
     fn what_cannot_be_replayed_is_refused_before_anything_is_read() {
-        let whole = Completeness { exact: true, events_stored: 7, events_dropped: 0, events_expired: 0, gaps: 0 };
+        let whole = Completeness {
+            exact: true,
+            events_stored: 7,
+            events_dropped: 0,
+            events_expired: 0,
+            gaps: 0,
+            items_damaged: 0,
+        };
         let said = |of, events| may_be_replayed(&of, events).map_err(|error| error.to_string());
         assert_eq!(said(whole, u64::MAX), Ok(()));
         assert!(too_long(4, "memctl what-if --job j").contains("`memctl what-if --job j` replays them"));
