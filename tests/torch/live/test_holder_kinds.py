@@ -83,10 +83,15 @@ def test_more_generators_than_fit_into_one_slice_are_all_searched() -> None:
     for one in waiting:
         next(one)
     hidden, waiting = iter(waiting), []
-    search = _holders.begin(_native, [(8, 8)], BUDGET_MS)
-    while search.answer is None:
-        search.slice()
-    assert search.answer["complete"] and search.answer["holders"][0]["holder"] == "cpp", search.answer
+    # A search that another thread's objects cut short is repeated; a batch that is left out fails every time.
+    for _ in range(3):
+        search = _holders.begin(_native, [(8, 8)], BUDGET_MS)
+        while search.answer is None:
+            search.slice()
+        if search.answer["complete"]:
+            break
+    assert search.answer["complete"], search.answer["not_looked_at"]
+    assert search.answer["holders"][0]["holder"] == "cpp", search.answer
     assert len(list(hidden)) == 2_000
 
 
