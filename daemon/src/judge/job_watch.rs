@@ -173,9 +173,9 @@ impl SessionWatch {
         Ok(())
     }
 
-    /// Saves the state in the store when it is due. A failure only costs time.
+    /// Saves the state when it is due and no item was damaged, which a later daemon must see. A failure costs time.
     async fn keep(&mut self, store: &dyn Store, ended: bool) {
-        if self.range != Range::default() || !self.progress.is_due(ended) {
+        if self.range != Range::default() || !self.progress.is_due(ended) || store.has_damage(self.session) {
             return;
         }
         self.progress.settle();

@@ -10,7 +10,7 @@ use std::time::Duration;
 use memctl_answers::SCHEMA;
 use memctl_answers::holders::Holders;
 use memctl_answers::naming::is_named;
-use memctl_model::{Finding, Frame, StackId};
+use memctl_model::{Finding, Frame, MemoryKind, StackId, VerdictKind};
 use memctl_proto::convert::holders::{BUDGET_MS, BUDGET_MS_MAX, STACKS_MAX, from_wire};
 use memctl_proto::{StackDictionary, v1};
 
@@ -76,7 +76,7 @@ pub(super) async fn holders(
         )));
     }
     let wanted = match site.as_str() {
-        "" => Wanted::Grown(Box::new(worst(store, judge, &found, &selection).await?)),
+        "" => worst(store, judge, &found, &selection).await?,
         words => Wanted::Named(words.to_owned()),
     };
     let Chosen { session, line, site, stacks } = choose(&**store, streams, &found, &wanted).await?;
@@ -136,27 +136,35 @@ async fn asked(line: &Line, stacks: &[u32], budget_ms: u32, wait: Duration) -> R
     }
 }
 
-/// The worst growth in the selection that has a site.
+/// The worst growth in the selection that has a site: that of a finding, otherwise that of the verdict, which is made
+/// before there is enough for a finding.
 async fn worst(
     store: &Arc<dyn Store>,
     judge: &Judge,
     found: &Arc<Found>,
     selection: &v1::Selection,
-) -> Result<Finding, ReadError> {
+) -> Result<Wanted, ReadError> {
     let everybody = everybody(&**store, found, selection).await?;
-    let findings = judge.judgement(&everybody, found, Range::default(), false).await?.findings;
+    let judgement = judge.judgement(&everybody, found, Range::default(), false).await?;
+    let verdict = judgement.verdict(judge.activity(found), found.has_failed());
     let of_asked = |finding: &Finding| found.sessions.iter().any(|session| concerns(finding, found, session));
-    let mut grown = findings.into_iter().filter(|finding| finding.kind.is_leak() && of_asked(finding)).peekable();
+    let mut grown =
+        judgement.findings.into_iter().filter(|finding| finding.kind.is_leak() && of_asked(finding)).peekable();
     let name = &found.job.name;
     let why = match grown.peek() {
         None => "nothing was found to grow there so far",
         Some(_) => "what grows there has no site, because its stacks were not recorded",
     };
-    grown.find(|finding| finding.site.is_some()).ok_or_else(|| {
-        ReadError::NotNow(format!(
+    if let Some(finding) = grown.find(|finding| finding.site.is_some()) {
+        return Ok(Wanted::Grown(Box::new(finding)));
+    }
+    let is_growth = matches!(verdict.kind, VerdictKind::Growing | VerdictKind::Filling);
+    match verdict.site.filter(|_| is_growth && verdict.memory == Some(MemoryKind::Device)) {
+        Some(site) => Ok(Wanted::Named(format!("{}:{}", site.file, site.line))),
+        None => Err(ReadError::NotNow(format!(
             "job {name}: {why}: name a site with --site FILE:LINE or --site FUNCTION; `memctl sites --job {name}` lists them"
-        ))
-    })
+        ))),
+    }
 }
 
 /// The first process that streams to this daemon and has the site.

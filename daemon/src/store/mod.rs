@@ -357,6 +357,11 @@ pub trait Store: Send + Sync + 'static {
         Vec::new()
     }
 
+    /// Whether a damaged item of this session was found.
+    fn has_damage(&self, session: SessionKey) -> bool {
+        self.damaged().iter().any(|(of, _)| *of == session)
+    }
+
     /// Checks that the store can be used, without waiting behind other requests.
     async fn probe(&self) -> Result<(), StoreError> {
         // No job has this key, so this is the cheapest query that uses every layer.

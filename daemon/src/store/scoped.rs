@@ -165,6 +165,10 @@ impl Store for Scoped {
         self.store.size_bytes().await
     }
 
+    fn damaged(&self) -> Vec<(SessionKey, u64)> {
+        self.store.damaged()
+    }
+
     async fn delete_job(&self, job: i64) -> Result<Expired, StoreError> {
         self.store.delete_job(job).await
     }

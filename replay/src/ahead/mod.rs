@@ -38,7 +38,7 @@ use crate::request::{Request, Requested};
 use crate::settings::Conf;
 use growing::Stages;
 use plan::Plan;
-use recurring::{Extras, Recurring};
+use recurring::Recurring;
 use step::{Act, Name, Rises, Step, Want};
 
 /// Minimum number of whole steps before a forecast.
@@ -121,7 +121,6 @@ pub struct Ahead {
     steps: VecDeque<Step>,
     running: Step,
     stages: Stages,
-    extras: Extras,
     /// The largest step of the previous [`SPAN`], and of the current one.
     most: [Option<Step>; 2],
     /// The last two outlier steps; `odd_before` is the number of the outlier before them.
@@ -173,7 +172,6 @@ impl Ahead {
             steps: VecDeque::new(),
             running,
             stages: Stages::default(),
-            extras: Extras::default(),
             most: [None, None],
             odd: [None, None],
             odd_before: None,
@@ -210,7 +208,6 @@ impl Ahead {
         let mut ended = std::mem::replace(&mut self.running, next);
         ended.allocated.1 = allocated;
         self.stages.step(&ended);
-        self.extras.step(&ended, self.steps.back());
         if self.is_odd(&ended) {
             self.odd_before = self.odd[0].as_ref().map(|odd| odd.number);
             self.odd = [self.odd[1].take(), Some(ended.clone())];
@@ -283,7 +280,7 @@ impl Ahead {
         let live = live.filter(|(name, _)| name.step <= step.number);
         let is_last = self.steps.back().is_some_and(|last| last.number == step.number);
         let odd = self.odd_to_come().map(|odd| (odd.before, odd.step.number));
-        Recurring::of((step, is_last), before, (odd, &self.extras), live)
+        Recurring::of((step, is_last), before, odd, live)
     }
 
     fn plan<'a>(&'a self, last: &'a Step, limit: Limit) -> Plan<'a> {
@@ -303,7 +300,7 @@ impl Ahead {
             running: self.running.number,
             last,
             script,
-            rises: Rises::of(last, self.steps.iter().rev().skip(1)),
+            rises: Rises::of(last, before),
             stage: self.stages.next(self.running.number),
             odd: self.odd_to_come(),
             most: most.filter(|most| most.number < last.number),

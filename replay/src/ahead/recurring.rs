@@ -1,8 +1,6 @@
 //! The requests of a step that recur: requests that the steps before it made too, and occasional requests whose blocks
 //! stay.
 //!
-//! If two steps are the same except for additional requests of one of them, these additional requests are chance.
-//!
 //! A block that stays was requested in addition to the step's own requests, or by one of them and then not freed. For
 //! example, a loss that is kept occasionally is requested in every step. A step may carry a block over: its loss is
 //! live until the next step has another. Such a block stays if the next step does not free it. For the last step this
@@ -11,8 +9,6 @@
 //! Guarantees: a request counts as recurring if one of the two steps before it had a request of the same stack. Blocks
 //! that stay are expected if at least [`TIMES_MIN`] steps left some of them and they are not overdue. A single
 //! occurrence is never expected again.
-
-use std::collections::VecDeque;
 
 use foldhash::{HashMap, HashMapExt, HashSet};
 use memctl_model::StackId;
@@ -25,8 +21,6 @@ const TIMES_MIN: usize = 3;
 const OVERDUE: u64 = 2;
 /// Minimum number of steps that left a block behind at even distances before the next such step is known.
 const EVEN_FROM: usize = 4;
-/// Maximum number of remembered steps with additional requests.
-const EXTRAS_KEPT: usize = 16;
 
 #[derive(Default)]
 pub(super) struct Recurring {
@@ -59,7 +53,7 @@ impl Recurring {
     pub fn of(
         (step, is_last): (&Step, bool),
         before: [Option<&Step>; 2],
-        (odd, extras): (Option<(u64, u64)>, &Extras),
+        odd: Option<(u64, u64)>,
         live: impl Iterator<Item = (Name, Want)>,
     ) -> Self {
         let asked = before.map(|step| step.map(Step::asked).unwrap_or_default());
@@ -72,14 +66,7 @@ impl Recurring {
                 chances.insert(index);
             }
         }
-        // If a stack made several requests and some are chance, their number does not show which ones. The alignment
-        // with the step before does.
-        if let Some(inserted) = extras.of(step.number)
-            && stacks(step, inserted) == stacks(step, &chances)
-        {
-            chances = inserted.iter().copied().collect();
-        }
-        let (stays, is_seldom) = stays((step, is_last), &chances, (odd, extras), live);
+        let (stays, is_seldom) = stays((step, is_last), &chances, odd, live);
         Self { chances, stays, is_seldom }
     }
 
@@ -95,7 +82,7 @@ impl Recurring {
 
     /// Number of requests of the step that neither of the two steps before it made.
     pub fn by_chance(step: &Step, before: [Option<&Step>; 2]) -> usize {
-        Self::of((step, true), before, (None, &Extras::default()), std::iter::empty()).chances.len()
+        Self::of((step, true), before, None, std::iter::empty()).chances.len()
     }
 
     /// Places among the requests of `step`, to which these recurring requests belong: blocks that it carried over and
@@ -137,50 +124,6 @@ impl Recurring {
     }
 }
 
-/// Requests that a step made in addition to those of the step before it.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Extras {
-    /// The number of each step, ascending, with the places of its additional requests, ascending.
-    steps: VecDeque<(u64, Vec<u32>)>,
-}
-
-impl Extras {
-    /// Adds a step that has ended; `before` is the step before it.
-    pub fn step(&mut self, ended: &Step, before: Option<&Step>) {
-        let before = before.filter(|before| !before.is_cut && !ended.is_cut);
-        let Some(inserted) = before.and_then(|before| inserted(&ended.wants, &before.wants)) else { return };
-        if self.steps.len() == EXTRAS_KEPT {
-            self.steps.pop_front();
-        }
-        self.steps.push_back((ended.number, inserted));
-    }
-
-    /// The places of a step's additional requests, if they are known.
-    fn of(&self, number: u64) -> Option<&[u32]> {
-        let at = self.steps.binary_search_by_key(&number, |(of, _)| *of).ok()?;
-        Some(&self.steps[at].1)
-    }
-}
-
-/// The places that must be removed from `wants` to get `before`. `None` if nothing must be removed, or if removing is
-/// not enough. This is one pass over both at each step's end. The alignment of `fit` also finds requests that either
-/// side lacks, but costs five hundred times as much.
-fn inserted(wants: &[Want], before: &[Want]) -> Option<Vec<u32>> {
-    if wants.len() <= before.len() {
-        return None;
-    }
-    let mut own = before.iter().peekable();
-    let mut inserted = Vec::new();
-    for (place, (want, next)) in (0..).zip(wants.iter().zip(wants.iter().skip(1).map(Some).chain([None]))) {
-        // The size of the step's own request may have changed; the following request decides.
-        let is_own = |&before: &&Want| before == want || before.stack == want.stack && Some(before) != next;
-        if own.next_if(is_own).is_none() {
-            inserted.push(place);
-        }
-    }
-    own.next().is_none().then_some(inserted)
-}
-
 /// The requests of a step, last one first: the index, the stack, and its position among the stack's requests counted
 /// from the end.
 fn from_the_end(step: &Step) -> impl Iterator<Item = (u32, StackId, u32)> {
@@ -193,20 +136,12 @@ fn from_the_end(step: &Step) -> impl Iterator<Item = (u32, StackId, u32)> {
     })
 }
 
-/// The stacks of the requests in these places, sorted.
-fn stacks<'a>(step: &Step, places: impl IntoIterator<Item = &'a u32>) -> Vec<StackId> {
-    let of = |&place: &u32| step.wants.get(place as usize).map(|want| want.stack);
-    let mut stacks: Vec<StackId> = places.into_iter().filter_map(of).collect();
-    stacks.sort_unstable();
-    stacks
-}
-
 /// The blocks that several steps left and that the step's own requests do not leave. The second result is whether the
 /// step's own requests left blocks that they seldom leave.
 fn stays(
     (step, is_last): (&Step, bool),
     chances: &HashSet<u32>,
-    (odd, extras): (Option<(u64, u64)>, &Extras),
+    odd: Option<(u64, u64)>,
     live: impl Iterator<Item = (Name, Want)>,
 ) -> (Vec<Stay>, bool) {
     let mut is_seldom = false;
@@ -256,7 +191,7 @@ fn stays(
         (0..).zip(&step.wants).filter(|(index, _)| !chances.contains(index)).map(|(_, want)| want).collect();
     for same in stays.chunk_by_mut(|(one, _), (other, _)| one == other) {
         for (before, (number, stay)) in (0..).zip(same) {
-            let inserted = if *number == step.number { Some(by_chance.as_slice()) } else { extras.of(*number) };
+            let inserted = (*number == step.number).then_some(by_chance.as_slice());
             let is_handed = *number == step.number && !chances.contains(&stay.place);
             stay.is_own = is_handed;
             if inserted.is_none() && own.get(stay.place as usize).is_some_and(|own| own.stack == stay.want.stack) {

@@ -92,9 +92,6 @@ impl Step {
     }
 }
 
-/// Minimum number of steps over which a request must have risen if its rises are not all equal.
-const RISING_MIN: u64 = 6;
-
 /// The amounts by which requests of the last steps rise from step to step.
 #[derive(Default)]
 pub(super) struct Rises {
@@ -103,29 +100,24 @@ pub(super) struct Rises {
 }
 
 impl Rises {
-    /// The rises of the last step over those before it, which are passed newest first. If three steps rose by equal
-    /// amounts, the rise is that amount. If a request rose over all steps, it is the average amount.
-    pub fn of<'a>(last: &Step, mut before: impl Iterator<Item = &'a Step>) -> Self {
-        let [Some(one), Some(two)] = [before.next(), before.next()].map(|step| step.map(Step::asked)) else {
+    /// The rises of the last step over the two before it, the newest first. If the three steps rose by equal amounts,
+    /// the rise is that amount.
+    pub fn of(last: &Step, before: [Option<&Step>; 2]) -> Self {
+        let [Some(one), Some(two)] = before.map(|step| step.map(Step::asked)) else {
             return Self::default();
         };
-        let (mut rises, mut rising) = (HashMap::new(), HashMap::new());
+        let mut rises = HashMap::new();
         for (stack, now) in last.asked() {
             // If a stack has more requests in one step than in another, they cannot be matched.
             let of =
                 |asked: &HashMap<StackId, Vec<u64>>| asked.get(&stack).filter(|all| all.len() == now.len()).cloned();
             let (Some(one), Some(two)) = (of(&one), of(&two)) else { continue };
-            let often = now.len();
             for (place, ((now, one), two)) in now.into_iter().zip(one).zip(two).enumerate() {
                 if now > one && one > two && now - one == one - two {
                     rises.insert((stack, place), now - one);
-                } else if now > one && one > two {
-                    let rising = rising.entry(stack).or_insert(Rising { often, places: Vec::new() });
-                    rising.places.push((place, [now, two]));
                 }
             }
         }
-        rises.extend(rising_ever(rising, before));
         Self { rises }
     }
 
@@ -133,48 +125,4 @@ impl Rises {
     pub fn later(&self, stack: StackId, place: usize, later: u64) -> u64 {
         self.rises.get(&(stack, place)).map_or(0, |rise| rise.saturating_mul(later))
     }
-}
-
-/// The requests of one stack that rose in all steps so far.
-struct Rising {
-    /// Number of the stack's requests in a step.
-    often: usize,
-    /// The places of those that rose, with their present bytes and their bytes in the earliest step considered.
-    places: Vec<(usize, [u64; 2])>,
-}
-
-impl Rising {
-    /// Keeps the requests that were smaller in an earlier step; `asked` are the stack's requests in that step.
-    fn rose_from(&mut self, asked: Option<&Vec<u64>>) {
-        let Some(asked) = asked.filter(|asked| asked.len() == self.often) else { return self.places.clear() };
-        self.places.retain_mut(|(place, [_, first])| std::mem::replace(first, asked[*place]) > asked[*place]);
-    }
-}
-
-/// Those requests that rose over the last three steps and over all steps before, with their average rise per step.
-fn rising_ever<'a>(
-    mut rising: HashMap<StackId, Rising>,
-    before: impl Iterator<Item = &'a Step>,
-) -> HashMap<(StackId, usize), u64> {
-    let mut steps = 3_u64;
-    for step in before {
-        if rising.is_empty() {
-            break;
-        }
-        let mut asked: HashMap<StackId, Vec<u64>> = HashMap::new();
-        for want in step.wants.iter().filter(|want| rising.contains_key(&want.stack)) {
-            asked.entry(want.stack).or_default().push(want.requested.bytes);
-        }
-        rising.retain(|stack, rising| {
-            rising.rose_from(asked.get(stack));
-            !rising.places.is_empty()
-        });
-        steps += 1;
-    }
-    let all = rising.into_iter().filter(|_| steps >= RISING_MIN);
-    let a_step = |(place, [now, first]): (usize, [u64; 2])| (place, (now - first) / (steps - 1));
-    all.flat_map(|(stack, rising)| {
-        rising.places.into_iter().map(a_step).map(move |(place, rise)| ((stack, place), rise))
-    })
-    .collect()
 }

@@ -234,30 +234,6 @@ fn a_stage_that_did_not_come_is_expected_no_more() {
 }
 
 #[test]
-fn what_comes_now_and_then_comes_where_it_came() {
-    // Some steps keep a copy of each block, requested directly after the block.
-    let want = |stack: u32| Want {
-        requested: Requested { bytes: 12 * MIB, stream: 0, pool: PoolId::DEFAULT },
-        stack: StackId(stack),
-    };
-    let step = |number: u64, times: usize| Step {
-        number,
-        wants: (1..=6).flat_map(|stack| std::iter::repeat_n(want(stack), times)).collect(),
-        ..Step::default()
-    };
-    let (mut extras, mut live) = (Extras::default(), Vec::new());
-    for number in [5, 9, 17] {
-        extras.step(&step(number, 2), Some(&step(number - 1, 1)));
-        extras.step(&step(number + 1, 1), Some(&step(number, 2)));
-        live.extend((0..6).map(|at| (Name { step: number, index: 2 * at + 1 }, want(at + 1))));
-    }
-    let [last, one, two] = [20, 19, 18].map(|number| step(number, 1));
-    let recurring = Recurring::of((&last, true), [Some(&one), Some(&two)], (None, &extras), live.into_iter());
-    let places: Vec<(u32, StackId)> = recurring.due(1).map(|stay| (stay.place, stay.want.stack)).collect();
-    assert_eq!(places, (1..=6).map(|at| (at, StackId(at))).collect::<Vec<_>>());
-}
-
-#[test]
 fn a_cache_that_was_returned_for_room_is_not_returned_by_the_program() {
     // A growing tensor is allocated again in each step. Late steps fit only after the cache is released. The forecast
     // is for the step that does not fit even then. Every third step makes one more request.
@@ -355,26 +331,6 @@ fn what_an_evaluating_step_keeps_like_others_is_told_exactly() {
     assert!(told.len() >= 14, "failed in {failed}: {told:?}");
     let inexact: Vec<_> = told.iter().filter(|(at, fails)| at + u64::from(fails.steps) != failed).collect();
     assert!(inexact.is_empty(), "failed in {failed}: {inexact:?}");
-}
-
-#[test]
-fn what_grows_by_other_amounts_at_each_step_grows_on() {
-    // Each step copies all history together with its new part.
-    let mut history = None;
-    let (failed, told) = run(Limit::Device(1024 * MIB), |recorded, number| {
-        work(recorded)?;
-        let of = 5 * number + number * number % 3;
-        let copy = recorded.alloc(of * MIB, 5)?;
-        if let Some(before) = history.replace(copy) {
-            recorded.free(before);
-        }
-        Some(())
-    });
-    let far = told.iter().filter(|(at, fails)| fails.steps > 4 && failed - at > 4).count();
-    assert!(far > 4, "failed in {failed}: {told:?}");
-    let named =
-        |(at, fails): &&(u64, Fails)| fails.stack == StackId(5) && (at + u64::from(fails.steps)).abs_diff(failed) < 3;
-    assert_eq!(told.iter().filter(named).count(), told.len(), "failed in {failed}: {told:?}");
 }
 
 #[test]
