@@ -11,6 +11,7 @@ use memctl_model::{DeviceIndex, DeviceInfo, SessionId, SessionInfo};
 use memctl_tests::daemon::{DaemonProcess, free_port};
 use memctl_tests::source::Producer;
 use memctl_tests::{memctl, recordings, run, run_json, stderr, stdout};
+use sqlx::{Connection as _, SqliteConnection};
 
 fn session(rank: u32) -> SessionInfo {
     SessionInfo {
@@ -176,6 +177,37 @@ fn a_folder_of_somebody_else_is_asked() {
     let asked = ask.output().unwrap();
     assert!(asked.status.success() && stdout(&asked).contains("clean"), "{}", stderr(&asked));
     open(&data, 0o755);
+}
+
+/// An answer that had to leave something out is not called exact.
+#[tokio::test]
+async fn an_answer_without_damaged_items_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().to_string_lossy().into_owned();
+    let ask = |format: &str| {
+        let mut sites = memctl();
+        sites.args(["sites", "--job", "cache", "-o", format, "--data-dir", &data]);
+        sites
+    };
+    run(memctl().arg("import").arg(recordings::folder("cnn_rank0_cache")).args([
+        "--job",
+        "cache",
+        "--data-dir",
+        &data,
+    ]));
+    let mut connection =
+        SqliteConnection::connect(&format!("sqlite://{}", folder.path().join("memctl.db").display())).await.unwrap();
+    let flip = "UPDATE payload SET bytes = CAST(substr(bytes, 1, 9) || x'55aa' || substr(bytes, 12) AS BLOB) \
+                WHERE (session_id, seq) IN (SELECT session_id, seq FROM item WHERE kind = 3)";
+    let flipped = sqlx::query(flip).execute(&mut connection).await.unwrap().rows_affected();
+    connection.close().await.unwrap();
+    assert!(flipped > 0, "items of stacks");
+    for _ in 0..2 {
+        let damaged = run_json(&mut ask("json"))["completeness"].clone();
+        assert_eq!((damaged["exact"].as_bool(), damaged["items_damaged"].as_u64()), (Some(false), Some(flipped)));
+    }
+    let page = run(&mut ask("table"));
+    assert!(page.contains("damaged and"), "{page}");
 }
 
 #[test]
