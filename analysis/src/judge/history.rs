@@ -359,11 +359,6 @@ impl History {
         levels.len() - levels.partition_point(|level| level.time_ns <= time_ns)
     }
 
-    /// Mean duration of an epoch in nanoseconds.
-    pub fn epoch_ns(&self) -> Option<f64> {
-        mean_ns(self.levels(Per::Epoch))
-    }
-
     /// Seconds from the first boundary to the last.
     pub fn seconds(&self) -> f64 {
         let (Some(first), Some(last)) = (self.first, self.last) else { return 0.0 };
@@ -389,9 +384,3 @@ const STEPS_FEW: u32 = 5;
 /// Steps have ended if none came for this long and for this many usual pauses.
 const SILENT_NS: u64 = 120_000_000_000;
 const PAUSES: u64 = 20;
-
-fn mean_ns(levels: &[Level]) -> Option<f64> {
-    let (first, last) = (levels.first()?, levels.last()?);
-    let (boundaries, ns) = (last.at.checked_sub(first.at)?, last.time_ns.checked_sub(first.time_ns)?);
-    (boundaries > 0).then(|| ns as f64 / f64::from(boundaries))
-}

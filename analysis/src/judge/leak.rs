@@ -98,13 +98,15 @@ pub(super) fn of_rank(watch: &RankWatch, activity: Activity) -> Vec<Leak> {
         found.iter().filter(|leak| of_pools(leak)).filter_map(|leak| leak.group.site.clone()).collect();
     let captured = |leak: &Leak| leak.group.site.as_ref().is_some_and(|site| pools.contains(site));
     found.retain(|leak| of_pools(leak) || !captured(leak));
-    let confirmed: Vec<&Group> = found
-        .iter()
-        .filter(|leak| leak.sureness == Sureness::Confirmed && leak.shape != Shape::Teeth)
-        .map(|leak| &leak.group)
-        .collect();
-    let together =
-        if confirmed.is_empty() || activity == Activity::Ended { None } else { time_to_full::of(watch, &confirmed) };
+    let confirmed: Vec<&Leak> =
+        found.iter().filter(|leak| leak.sureness == Sureness::Confirmed && leak.shape != Shape::Teeth).collect();
+    let per_epoch: Option<f64> = confirmed.iter().map(|leak| leak.per_epoch.map(|rate| rate.value)).sum();
+    let groups: Vec<&Group> = confirmed.iter().map(|leak| &leak.group).collect();
+    let together = if groups.is_empty() || activity == Activity::Ended {
+        None
+    } else {
+        time_to_full::of(watch, &groups, per_epoch)
+    };
     for leak in &mut found {
         // A suspected leak may be a cache and never fill the device. How far a chain of graphs grows depends on the
         // length of an epoch.
@@ -126,8 +128,9 @@ fn of_group(watch: &RankWatch, group: Group) -> Option<Leak> {
         return None;
     }
     let kind = kind_of(watch, &group);
-    let soon =
-        || time_to_full::of(watch, &[&group]).is_some_and(|outlook| outlook.seconds.value < watch.history.seconds());
+    let soon = || {
+        time_to_full::of(watch, &[&group], None).is_some_and(|outlook| outlook.seconds.value < watch.history.seconds())
+    };
     let confirmed = is_confirmed(watch, kind, lead);
     let sure = confirmed || is_confirmed_near_the_end(kind, lead, soon);
     // For a replaced block, each replacement counts as a rise, whether it exceeds the noise or not.

@@ -9,7 +9,7 @@ use std::collections::HashSet;
 use memctl_model::{Finding, FindingKind};
 
 use super::growth::{Clock, growth};
-use super::history::{Level, Measured, Per};
+use super::history::{Measured, Per};
 use super::series::Point;
 use super::subjects::Subject;
 use super::watch::RankWatch;
@@ -69,11 +69,14 @@ pub(super) fn findings(watches: &[&RankWatch], wrong: &[Wrong]) -> Vec<Finding> 
     found
 }
 
-/// Reserved memory that no live block uses, at epoch ends.
+/// Reserved memory beyond the most that was in use at once until then, at epoch ends. A larger peak leaves more free
+/// memory in the cache at an epoch's end, and is no fragmentation.
 fn unused(watch: &RankWatch) -> Option<Grown> {
-    let unused = |level: &Level| level.counters.reserved_bytes.saturating_sub(level.counters.active_bytes);
     let levels = watch.history.levels(Per::Epoch);
-    let values = levels.iter().map(|level| Value { at: level.at, time_ns: level.time_ns, bytes: unused(level) });
+    let values = levels.iter().scan(0, |peak, level| {
+        *peak = level.peak_allocated_bytes.max(level.counters.active_bytes).max(*peak);
+        Some(Value { at: level.at, time_ns: level.time_ns, bytes: level.counters.reserved_bytes.saturating_sub(*peak) })
+    });
     let reserved = levels.last()?.counters.reserved_bytes;
     let clock = Clock::of(watch.history.of(Per::Epoch));
     grown(watch, values.collect(), clock, GAINED_MIN.max(reserved / 10))

@@ -18,7 +18,7 @@ use super::watch::RankWatch;
 pub(super) struct TimeToFull {
     /// Seconds from the last boundary on.
     pub seconds: Rate,
-    /// The same in epochs, if there are epoch marks.
+    /// The same in epochs, by the growth that the findings state per epoch; `None` without epochs.
     pub epochs: Option<f64>,
 }
 
@@ -102,16 +102,17 @@ pub(super) fn a_minute(rate: Rate) -> Rate {
     Rate { value: rate.value * 60.0, low: rate.low * 60.0, high: rate.high * 60.0 }
 }
 
-/// The time when these groups together will have filled the device.
-pub(super) fn of(watch: &RankWatch, groups: &[&Group]) -> Option<TimeToFull> {
+/// The time when these groups together will have filled the device. `per_epoch` is their growth per epoch in bytes.
+pub(super) fn of(watch: &RankWatch, groups: &[&Group], per_epoch: Option<f64>) -> Option<TimeToFull> {
     let rate = pace(watch, groups)?;
     let (most, least) = left_bytes(watch, groups)?;
+    let left = f64::midpoint(most, least);
     let seconds = Rate {
-        value: f64::midpoint(most, least) / rate.value,
+        value: left / rate.value,
         low: least / rate.high,
         high: if rate.low > 0.0 { most / rate.low } else { f64::MAX },
     };
-    let epochs = watch.history.epoch_ns().map(|ns| seconds.value * 1e9 / ns).filter(|epochs| epochs.is_finite());
+    let epochs = per_epoch.filter(|&rate| rate > 0.0).map(|rate| left / rate);
     Some(TimeToFull { seconds, epochs })
 }
 

@@ -2,19 +2,14 @@
 //!
 //! Guarantees: the sentence names the request, the place, and the deciding figure. The advice names what would have
 //! helped, with figures. Nothing is advised that would not have helped according to the arithmetic.
-//!
-//! (Over 400 lines: one finding, whose sentences share its figures.)
 
 use std::collections::BTreeMap;
 
 use memctl_model::{EvidenceValue, Finding, FindingKind, Frame, Moment, Sample, Severity};
 
-use super::{OomCause, Report, SiteUse};
-use crate::classes::Class;
-use crate::wording::{REPLAYED, bytes, moment, opening, place_or_none, plural, ranks, requested_in, sentence};
+use super::{OomCause, Report, SiteUse, advice};
+use crate::wording::{bytes, moment, opening, place_or_none, plural, ranks, requested_in, sentence};
 
-/// Minimum number of blocks at one place before they may have been kept one by one and not by a single step.
-const KEPT_BLOCKS_MIN: u64 = 16;
 /// Maximum number of sites that the evidence names.
 const SITES_NAMED: usize = 5;
 
@@ -61,23 +56,34 @@ pub fn unexplained(rank: u32, known: usize, failure: &str, time_ns: u64, last: &
     }
 }
 
-/// Failed requests that were counted and not recorded.
+/// Why the event of a failed request is missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Missing {
+    /// Only counters were recorded.
+    NotRecorded,
+    /// The events were recorded and have been removed since, by retention.
+    Removed,
+}
+
+/// Failed requests that were counted and whose events are missing.
 #[derive(Clone, Copy, Debug)]
 pub struct Counted {
     /// The rank.
     pub rank: u32,
     /// How many there were.
     pub ooms: u64,
-    /// The first measurement that counts a failed request.
+    /// Why their events are missing.
+    pub missing: Missing,
+    /// The first measurement that counts a failed request, or the last measurement of the process.
     pub first: Sample,
     /// Whether the process ended because of one; `None` if it still runs or its end is unknown.
     pub ended_by_it: Option<bool>,
 }
 
-/// The finding about a rank whose allocator counted failed requests while no events were recorded.
+/// The finding about a rank whose allocator counted failed requests, without their events.
 #[must_use]
 pub fn counted(counted: &Counted, known: usize) -> Finding {
-    let &Counted { rank, ooms, first, ended_by_it } = counted;
+    let &Counted { rank, ooms, missing, first, ended_by_it } = counted;
     let figures = [
         ("ooms", Some(ooms)),
         ("allocated_bytes", first.allocated_bytes),
@@ -93,12 +99,30 @@ pub fn counted(counted: &Counted, known: usize) -> Finding {
         Some(false) => (Severity::Info, ", which was caught"),
         None => (Severity::Warning, ""),
     };
+    let (explanation, advice) = match missing {
+        Missing::NotRecorded => (
+            "Only the allocator's counters were recorded, no events: the size of the request, who made it and what was live \
+             are unknown.",
+            "Record events (the native allocator under `memctl run`) to see who made the request and what was live; reduce \
+             the batch.",
+        ),
+        Missing::Removed => (
+            "The events around the failed request are no longer stored: the size of the request, who made it and what was live \
+             are unknown.",
+            "Keep events for longer (`retention` in the daemon's configuration), and look at a failed job before its events \
+             expire.",
+        ),
+    };
     Finding {
         first_seen: Moment { time_ns: Some(first.time_ns), ..Moment::default() },
         subject: format!("rank {rank}"),
-        title: format!("{} ran out of memory{held}{ended} ({})", opening(&ranks(&[rank], known)), plural(ooms, "failed request")),
-        explanation: "Only the allocator's counters were recorded, no events: the size of the request, who made it and what was live are unknown.".to_owned(),
-        advice: "Record events (the native allocator under `memctl run`) to see who made the request and what was live; reduce the batch.".to_owned(),
+        title: format!(
+            "{} ran out of memory{held}{ended} ({})",
+            opening(&ranks(&[rank], known)),
+            plural(ooms, "failed request")
+        ),
+        explanation: explanation.to_owned(),
+        advice: advice.to_owned(),
         evidence: figures
             .into_iter()
             .filter_map(|(name, value)| Some((name.to_owned(), EvidenceValue::Count(value?))))
@@ -135,7 +159,7 @@ fn finding(reports: &[&Report], known: usize) -> Option<Finding> {
             deciding(first),
         ),
         explanation: explanation(first),
-        advice: sentence(advice(first, &numbers)),
+        advice: sentence(advice::of(first, &numbers)),
         evidence: evidence(first),
         site,
         stack: facts.stack.frames.clone(),
@@ -184,7 +208,7 @@ pub(super) fn in_blocks(report: &Report) -> String {
 
 /// Bytes that must become free to serve the request however the free memory is packed: its own segment then fits
 /// beside the reserved memory.
-fn needed(report: &Report) -> u64 {
+pub(super) fn needed(report: &Report) -> u64 {
     report.segment_bytes.saturating_sub(report.room_bytes).max(report.missing_bytes)
 }
 
@@ -257,16 +281,16 @@ pub(super) fn explanation(report: &Report) -> String {
 }
 
 /// The live memory of one place.
-struct Place<'a> {
-    site: Option<&'a Frame>,
-    bytes: u64,
-    blocks: u64,
+pub(super) struct Place<'a> {
+    pub site: Option<&'a Frame>,
+    pub bytes: u64,
+    pub blocks: u64,
     /// Growth since the end of the last step.
-    grown: u64,
+    pub grown: u64,
 }
 
 /// Live memory by place, most bytes first. Blocks that several stacks allocated at one line are at one place.
-fn by_place(sites: &[SiteUse]) -> Vec<Place<'_>> {
+pub(super) fn by_place(sites: &[SiteUse]) -> Vec<Place<'_>> {
     let mut places: Vec<Place<'_>> = Vec::new();
     for site in sites {
         let (frame, grown) = (site.stack.site(), site.growth_bytes().unwrap_or(0));
@@ -294,71 +318,6 @@ fn peers(report: &Report) -> Option<String> {
     ))
 }
 
-fn advice(report: &Report, failed: &[u32]) -> String {
-    let facts = &report.facts;
-    match report.cause {
-        OomCause::Fragmentation => {
-            let holder = facts.holders.first();
-            let between = holder.map(|holder| {
-                format!("{} of {} lie between the holes", plural(holder.pin.blocks, "block"), place_or_none(holder.stack.site()))
-            });
-            let between = between.map_or(String::new(), |between| format!("{between}: free them together, keep them in one tensor, or allocate the large tensor first"));
-            [between.as_str(), REPLAYED].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ")
-        }
-        OomCause::Neighbour => format!(
-            "End the other processes on this device (nvidia-smi lists them), or choose another device: without them, {} more would have been free.",
-            bytes(facts.others_bytes.unwrap_or(0))
-        ),
-        OomCause::OutsideAllocator => "Look for libraries that allocate device memory on their own (NCCL, cuDNN, DALI, TensorRT, RAPIDS) and for other CUDA contexts in this process; torch.cuda.mem_get_info() before and after each shows which.".to_owned(),
-        OomCause::Capacity | OomCause::Leak => capacity(report, failed),
-    }
-}
-
-fn capacity(report: &Report, failed: &[u32]) -> String {
-    let missing = needed(report);
-    let activations = report.facts.classes.of(Class::Activations).saturating_add(report.facts.asked_bytes);
-    let alone = match failed {
-        [rank] if !report.facts.peers.is_empty() => {
-            format!("rank {rank} alone would have needed at least {} less", bytes(missing))
-        }
-        _ => format!("this request would have been served with {} less", bytes(missing)),
-    };
-    let share = missing as f64 / activations.max(1) as f64;
-    let batch = if share < 0.9 {
-        // Activations grow in proportion to the batch.
-        format!(
-            ": a batch smaller by {:.0} % or more (activations and this request are {}; what the step allocates after it comes on \
-             top)",
-            (share * 100.0).ceil().max(1.0),
-            bytes(activations)
-        )
-    } else {
-        String::new()
-    };
-    let optimizer = report.facts.classes.of(Class::OptimizerState);
-    let shard = if optimizer > 0 && optimizer >= missing {
-        format!(", or shard the optimizer's state ({})", bytes(optimizer))
-    } else {
-        String::new()
-    };
-    let enough = format!("{alone}{batch}; gradient checkpointing trades time for activations{shard}");
-    match in_one_place(report) {
-        Some(most) => {
-            format!("{most}: if something keeps them from step to step, release that first. Otherwise, {enough}")
-        }
-        None => enough,
-    }
-}
-
-/// The place that holds most of the memory in many blocks, if there is one. Its class does not show whether the
-/// program needs these blocks or merely keeps them.
-fn in_one_place(report: &Report) -> Option<String> {
-    let Place { site, bytes: of, blocks, grown: _ } = by_place(&report.facts.sites).into_iter().next()?;
-    let is_most = of >= report.facts.found.allocated_bytes / 2 && blocks >= KEPT_BLOCKS_MIN;
-    (is_most && report.leaked.is_none())
-        .then(|| format!("{} are in {} of {}", bytes(of), plural(blocks, "block"), place_or_none(site)))
-}
-
 pub(super) fn evidence(report: &Report) -> Vec<(String, EvidenceValue)> {
     let facts = &report.facts;
     let found = &facts.found;
@@ -384,6 +343,8 @@ pub(super) fn evidence(report: &Report) -> Vec<(String, EvidenceValue)> {
     count("rounded_away_bytes", Some(report.rounded_away_bytes));
     count("missing_bytes", Some(report.missing_bytes));
     count("leaked_bytes", report.leaked.as_ref().map(|leaked| leaked.bytes));
+    count("kept_bytes", facts.earlier.map(|earlier| earlier.kept_bytes));
+    count("earlier_peak_bytes", facts.earlier.map(|earlier| earlier.peak_bytes));
     count("device_free_bytes", Some(facts.device_free_bytes));
     count("device_total_bytes", facts.device_total_bytes);
     count("limit_at_least_bytes", report.limit_bytes.map(|(least, _)| least));

@@ -5,6 +5,7 @@
 //! Guarantees: every figure is a measurement or plain arithmetic on measurements; a figure that was not measured is
 //! `None`. Neither a neighbour nor memory outside the allocator is named unless it was measured.
 
+mod advice;
 pub mod finding;
 pub mod outcome;
 
@@ -91,6 +92,15 @@ pub struct Peer {
     pub device_free_bytes: Option<u64>,
 }
 
+/// The steps that ended before a failed request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Earlier {
+    /// Allocated bytes at the end of the last of them.
+    pub kept_bytes: u64,
+    /// Highest allocated bytes until then.
+    pub peak_bytes: u64,
+}
+
 /// The known facts about one failed request.
 #[derive(Clone, Debug)]
 pub struct Facts {
@@ -114,6 +124,8 @@ pub struct Facts {
     pub stack: Stack,
     /// Free bytes of the device after the flush, as the driver reported them.
     pub device_free_bytes: u64,
+    /// The steps before it; `None` if too few of them are stored.
+    pub earlier: Option<Earlier>,
     /// The state at the request.
     pub found: Picture,
     /// Reserved bytes after the flush.

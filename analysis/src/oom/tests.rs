@@ -61,6 +61,7 @@ fn facts(found: Picture, asked_bytes: u64, device_free_bytes: u64) -> Facts {
         pool: PoolId::DEFAULT,
         stack: frame(),
         device_free_bytes,
+        earlier: None,
         reserved_after_bytes: found.reserved_bytes,
         reserved_peak_bytes: found.reserved_bytes,
         holders: found.pins.iter().map(|&pin: &Pin| Holder { pin, stack: frame() }).collect(),
@@ -146,6 +147,23 @@ fn capacity_says_how_much_less_would_have_done() {
         "Rank 0 alone would have needed at least 3.00 GiB less: a batch smaller by 15 % or more (activations and this request are 20.0 GiB; what the step allocates after it comes on top); gradient checkpointing trades time for activations, or shard the optimizer's state (20.0 GiB)."
     );
     assert!(found.explanation.ends_with("rank 1 was closest to running out, with 9.00 GiB free on its device."));
+}
+
+#[test]
+fn a_step_unlike_those_before_it_is_no_reason_for_a_smaller_batch() {
+    let of = |peak_bytes| {
+        let mut classes = Shares::default();
+        classes.add(Class::Activations, 10 * GIB);
+        let earlier = Some(Earlier { kept_bytes: 60 * GIB, peak_bytes });
+        let report = explain(Facts { classes, earlier, ..facts(picture(0, 70), 4 * GIB, GIB) });
+        findings(&[report], 1)[0].advice.clone()
+    };
+    assert_eq!(
+        of(60 * GIB + 24 * MIB),
+        "This request would have been served with 3.00 GiB less: beyond the 60.0 GiB that stay between steps, earlier steps needed at most 24.0 MiB and this one at least 14.0 GiB. Look at the size of its input (a longer sequence, a larger image): limit it, split it, or sort inputs by size."
+    );
+    assert!(of(72 * GIB).contains("a batch smaller by 22 %"), "{}", of(72 * GIB));
+    assert!(of(60 * GIB).contains("a batch smaller"), "the earlier steps are not known: {}", of(60 * GIB));
 }
 
 #[test]

@@ -1,5 +1,5 @@
 //! Tests of host memory over a run: growth of a training process and of its workers, fast or slow, with start and
-//! teardown.
+//! teardown. Tests of reserved memory.
 
 use crate::support::watched;
 
@@ -111,4 +111,29 @@ fn what_starts_what_fills_and_what_comes_again_is_no_growth() {
     assert_eq!(run(90, |_| GIB, |second| Some(again(second))), []);
     // A process without growth.
     assert_eq!(run(90, |second| GIB + (second % 7) * 30 * MIB, |_| None), []);
+}
+
+/// A larger peak leaves more free memory in the cache at an epoch's end. Only what is reserved beyond every peak is
+/// lost to fragmentation.
+#[test]
+fn reserved_memory_grows_only_beyond_the_most_that_was_in_use() {
+    let growth = |peak: fn(u64) -> u64, unused: fn(u64) -> u64| {
+        let mut process = Process::new(0, &[vec![frame("build", "/home/me/model.py", 5)]]);
+        for epoch in 0..12 {
+            process.peak_bytes = peak(epoch);
+            process.unused_bytes = unused(epoch);
+            for _ in 0..10 {
+                process.step(&[(1, None, 10, GIB)]);
+            }
+            process.epoch_end(&[(1, None, 10, GIB)]);
+        }
+        process.judge().into_iter().find(|finding| finding.kind == FindingKind::FragmentationGrowth)
+    };
+    assert_eq!(growth(|epoch| (epoch + 1) * 400 * MIB, |_| 0), None, "each epoch's inputs are longer");
+    let found = growth(|_| 400 * MIB, |epoch| epoch * 300 * MIB).expect("a finding");
+    assert_eq!(found.live_bytes, Some(3_300 * MIB));
+    assert!(
+        found.title.starts_with("Reserved memory beyond the most in use at once has grown by 3.22 GiB"),
+        "{found:#?}"
+    );
 }

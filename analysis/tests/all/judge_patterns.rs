@@ -2,8 +2,8 @@
 
 use crate::support::watched;
 
-use memctl_model::{EvidenceValue, Finding, FindingKind, Frame, Pattern, Phase, PoolRow, Severity, StackId};
-use watched::{KIB, MIB, Process, Row, frame, torch};
+use memctl_model::{Boundary, EvidenceValue, Finding, FindingKind, Frame, Pattern, Phase, PoolRow, Severity, StackId};
+use watched::{GIB, KIB, MIB, Process, Row, frame, torch};
 
 fn main_frame(line: u32) -> Frame {
     frame("main", "/home/me/train.py", line)
@@ -231,4 +231,22 @@ fn a_device_that_is_nearly_full_is_told_without_growth() {
         );
         assert_eq!(found.first().map(|finding| finding.severity), severity, "{found:#?}");
     }
+}
+
+/// Epochs become faster while a run warms up. The epochs that are left follow from the growth per epoch all the same.
+#[test]
+fn epochs_left_are_the_memory_left_at_the_stated_growth() {
+    let mut process = Process::new(0, &[vec![frame("work", "/home/me/train.py", 9)]]);
+    for epoch in 0..12_u64 {
+        let rows = [(1, None, epoch + 1, (epoch + 1) * 64 * MIB)];
+        for _ in 0..5 {
+            process.boundary(Boundary::StepEnd, if epoch < 4 { 10.0 } else { 1.0 }, 1_000, &rows);
+            process.step += 1;
+        }
+        process.epoch_end(&rows);
+    }
+    let found = &process.judge()[0];
+    let (left, rate) = (found.epochs_to_oom.expect("epochs"), found.bytes_per_epoch.expect("a rate").value);
+    let bytes = (80 * GIB - 12 * 64 * MIB - process.peak_bytes) as f64;
+    assert!((left * rate / bytes - 1.0).abs() < 0.001, "{left} epochs of {rate} bytes for {bytes}");
 }

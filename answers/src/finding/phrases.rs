@@ -2,7 +2,7 @@
 //!
 //! Guarantees: an unknown figure has no text.
 
-use memctl_model::HumanBytes;
+use memctl_model::{FindingKind, Growth, HumanBytes};
 
 use super::{Finding, Site};
 use crate::Frame;
@@ -55,11 +55,12 @@ pub fn since(finding: &Finding, with_time: bool) -> Option<String> {
     (!parts.is_empty()).then(|| parts.join(", "))
 }
 
-/// `441 MiB live in 9 blocks`.
+/// `441 MiB live in 9 blocks`, or `441 MiB now` where not live tensors grow.
 #[must_use]
 pub fn live(finding: &Finding) -> Option<String> {
     let bytes = HumanBytes::of(finding.live_bytes?);
     Some(match finding.live_blocks {
+        _ if finding.known_kind().and_then(FindingKind::growth) == Some(Growth::Beside) => format!("{bytes} now"),
         Some(blocks) => format!("{bytes} live in {}", plural(blocks, "block")),
         None => format!("{bytes} live"),
     })

@@ -13,7 +13,8 @@ use memctl_analysis::classes::Shares;
 use memctl_analysis::deaths::says_out_of_memory;
 use memctl_analysis::fragmentation::Picture;
 use memctl_analysis::fragmentation::judge::holders;
-use memctl_analysis::oom::{self, Facts, Peer, SiteUse};
+use memctl_analysis::oom::finding::Missing;
+use memctl_analysis::oom::{self, Earlier, Facts, Peer, SiteUse};
 use memctl_model::{Action, BlockUse, Event, Finding, Keyframe, KeyframeReason, Sample, SourceKind, Stack, StackId};
 use memctl_proto::item::Content;
 use memctl_proto::v1::ItemKind;
@@ -29,6 +30,8 @@ use crate::store::{ChunkRow, DeviceRow, Selection, SessionRow, Store};
 
 /// Failed requests that are explained per device. A job that catches these errors may have thousands.
 pub(crate) const FAILURES_MAX: usize = 4;
+/// Steps that must have ended before a failed step is compared with them. The first ones create what stays.
+const STEPS_MIN: u64 = 3;
 /// Sites named per failure.
 const SITES_MAX: usize = 20;
 /// Blocks that strand memory, named per failure.
@@ -43,6 +46,7 @@ struct FailurePosition {
     found_at: u64,
     /// The position at the end of the preceding step.
     step_end_at: Option<u64>,
+    earlier: Option<Earlier>,
     reserved_after_bytes: u64,
     epoch: Option<u32>,
     step: Option<u64>,
@@ -67,7 +71,9 @@ pub(crate) async fn of_device(
     let cursor = MarkCursor::between(store, session.key, (first.index.first_ns, last.index.last_ns)).await?;
     let stacks = dictionary(store, session.key).await?;
     let resolve = |stack: StackId| -> Stack { stacks.stack(stack) };
-    let (places, reserved_peak) = places(store, session, device, (first, last), cursor.clone(), reserved_peak).await?;
+    let earlier_peak = chunks[..at.saturating_sub(1)].iter().map(|chunk| chunk.levels.allocated_max).max().unwrap_or(0);
+    let highest = Highest { reserved: reserved_peak, allocated: earlier_peak };
+    let (places, reserved_peak) = places(store, session, device, (first, last), cursor.clone(), highest).await?;
     let later = later_spans(store, session, places.first().map(|place| place.event.time_ns)).await?;
     let mut reports = Vec::new();
     // The failures of one chunk are close together in time, so the other ranks are read once, for the time of the first
@@ -104,6 +110,7 @@ pub(crate) async fn of_device(
             settings: session.info.settings.clone(),
             exact: last.levels.exact,
             went_on: went_on(session, &later, place.event.time_ns),
+            earlier: place.earlier,
             found: picture,
         }));
     }
@@ -127,6 +134,12 @@ fn went_on(session: &SessionRow, spans: &[(u64, u64)], failed_ns: u64) -> bool {
     (ended_well && session.info.source == SourceKind::Live) || spans.iter().any(|(begun_ns, _)| *begun_ns > failed_ns)
 }
 
+/// The highest levels of the chunks before a replay.
+struct Highest {
+    reserved: u64,
+    allocated: u64,
+}
+
 /// Finds the failed requests of the last chunk, and the highest reserved bytes before the last of them.
 async fn places(
     store: &dyn Store,
@@ -134,20 +147,28 @@ async fn places(
     device: &DeviceRow,
     (first, last): (&ChunkRow, &ChunkRow),
     mut cursor: MarkCursor,
-    mut reserved_peak: u64,
+    highest: Highest,
 ) -> Result<(Vec<FailurePosition>, u64), ReadError> {
+    let Highest { reserved: mut reserved_peak, allocated: mut allocated_peak } = highest;
     let from = first.index.first_event;
     let mut replay = Replay::before(store, session, device.info.index.0, &[], from).await?;
     let mut places: Vec<FailurePosition> = Vec::new();
+    let mut allocated = 0;
     let (mut burst, mut step_end_at): (Option<u64>, Option<u64>) = (None, None);
+    let (mut steps, mut earlier) = (0_u64, Earlier { kept_bytes: 0, peak_bytes: 0 });
     replay
         .run(last.index.first_event + last.index.count, |number, event, map| {
-            reserved_peak = reserved_peak.max(map.levels().reserved_bytes);
+            let levels = map.levels();
+            reserved_peak = reserved_peak.max(levels.reserved_bytes);
             cursor.advance(event.time_ns, |passed| {
                 if passed == Passed::StepEnd {
                     step_end_at = Some(number - 1);
+                    steps += 1;
+                    earlier = Earlier { kept_bytes: allocated, peak_bytes: allocated_peak };
                 }
             });
+            allocated = levels.allocated_bytes;
+            allocated_peak = allocated_peak.max(allocated);
             match event.action {
                 Action::SegmentFree | Action::SegmentUnmap => {
                     burst.get_or_insert(number - 1);
@@ -162,6 +183,7 @@ async fn places(
                         event: *event,
                         found_at: burst.unwrap_or(number - 1),
                         step_end_at,
+                        earlier: (steps >= STEPS_MIN).then_some(earlier),
                         reserved_after_bytes: map.levels().reserved_bytes,
                         epoch: cursor.epoch(),
                         step: cursor.step(),
@@ -287,27 +309,50 @@ pub(crate) async fn deaths(store: &dyn Store, found: &Found) -> Result<Vec<Findi
     Ok(findings)
 }
 
-/// Findings about ranks without events whose count of failed requests rose.
+/// Findings about ranks whose count of failed requests rose, and none of whose stored events is a failed request.
 pub(crate) async fn counted(store: &dyn Store, found: &Found) -> Result<Vec<Finding>, ReadError> {
     let mut findings = Vec::new();
     for session in &found.sessions {
-        let mut devices = found.devices_of(session.key).iter();
-        if devices.any(|device| device.events > 0) {
+        let devices = found.devices_of(session.key);
+        let recorded = devices.iter().any(|device| device.events > 0);
+        let mut ooms = devices.iter().map(|device| device.ooms).sum();
+        if recorded && (ooms == 0 || is_stored(store, session, devices).await?) {
             continue;
         }
         let samples = all_samples(store, session).await?;
-        let most = samples.iter().filter_map(|sample| sample.ooms).max().unwrap_or(0);
-        let Some(first) = samples.iter().find(|sample| sample.ooms.is_some_and(|ooms| ooms > 0)) else { continue };
-        let failure = session.end.as_ref().and_then(|end| end.failure.as_deref());
+        if !recorded {
+            ooms = samples.iter().filter_map(|sample| sample.ooms).max().unwrap_or(0);
+        }
+        let counts = |sample: &&Sample| sample.ooms.is_some_and(|ooms| ooms > 0);
+        if ooms == 0 {
+            continue;
+        }
+        let first = samples.iter().find(counts).or(samples.last()).copied();
+        // A snapshot has no end of its process.
+        let end = session.end.as_ref().filter(|_| session.info.source == SourceKind::Live);
+        let ended = end.map(|end| end.failure.as_deref().is_some_and(says_out_of_memory));
+        let end_ns = end.map_or(session.heard_ns, |end| end.time_ns);
         let counted = oom::finding::Counted {
             rank: session.info.rank,
-            ooms: most,
-            first: *first,
-            ended_by_it: session.end.as_ref().map(|_| failure.is_some_and(says_out_of_memory)),
+            ooms,
+            missing: if recorded { Missing::Removed } else { Missing::NotRecorded },
+            first: first.unwrap_or(Sample { time_ns: end_ns, ..Sample::default() }),
+            ended_by_it: ended,
         };
         findings.push(oom::finding::counted(&counted, found.sessions.len()));
     }
     Ok(findings)
+}
+
+/// Whether a stored chunk has a failed request.
+async fn is_stored(store: &dyn Store, session: &SessionRow, devices: &[DeviceRow]) -> Result<bool, ReadError> {
+    for device in devices.iter().filter(|device| device.ooms > 0) {
+        let chunks = store.chunks(session.key, device.info.index.0, Selection::default()).await?;
+        if chunks.iter().any(|chunk| chunk.levels.ooms > 0) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 async fn highest_ooms(store: &dyn Store, session: &SessionRow) -> Result<u64, ReadError> {

@@ -411,6 +411,19 @@ fn what_retention_took_is_said_and_not_made_up() {
     }
 }
 
+/// The count of failed requests outlives their events.
+#[test]
+fn a_failure_whose_events_retention_took_is_still_reported() {
+    let store = tempfile::tempdir().unwrap();
+    let daemon = DaemonProcess::sqlite(store.path(), free_port());
+    run(memctl().args(["import", "-q", "--daemon", &daemon.url, "--job", "j"]).arg(folder("oom_by_fragmentation")));
+    let daemon = jobs::expired(daemon, store.path(), "j", 0);
+    let said = ask(&daemon.url, &["query", "--job", "j"], store.path());
+    assert!(said.page.contains("ran out of memory (1 failed request)"), "{}", said.page);
+    assert!(said.page.contains("The events around the failed request are no longer stored"), "{}", said.page);
+    daemon.terminate();
+}
+
 /// If only the whole job can be judged, a response about a part of it is inconclusive.
 #[test]
 fn one_epoch_of_a_job_that_leaks_is_inconclusive() {

@@ -45,7 +45,7 @@ function One({ finding, number, report, failures, job }: { finding: Finding; num
         )}
         {finding.live_bytes !== null && (
           <>
-            <dt>live</dt>
+            <dt>{GROWS_BESIDE.has(finding.kind) ? 'now' : 'live'}</dt>
             <dd>
               <Bytes of={finding.live_bytes} />
             </dd>

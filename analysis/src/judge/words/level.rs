@@ -95,8 +95,8 @@ pub(in crate::judge) fn level(kind: FindingKind, subject: &str, ranks: &[Grown],
     let gained = HumanBytes::of(most.growth.gained);
     let (title, explanation, advice) = match kind {
         FindingKind::FragmentationGrowth => (
-            format!("Reserved memory that nothing uses has grown by {gained} on {on}"),
-            "The allocator's cache grows from epoch to epoch while live memory does not: freed blocks are too small or too \
+            format!("Reserved memory beyond the most in use at once has grown by {gained} on {on}"),
+            "From epoch to epoch the allocator reserves more than was ever in use at once: freed blocks are too small or too \
              scattered for the requests that follow.",
             "Pad inputs to a few sizes. `memctl frag` shows what pins the segments, `memctl what-if` what they would be under \
              other allocator settings.",

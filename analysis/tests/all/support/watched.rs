@@ -33,6 +33,8 @@ pub struct Process {
     pub step: u64,
     /// Bytes that a step needs at its peak in addition to the live memory.
     pub peak_bytes: u64,
+    /// Bytes that are reserved beyond that peak.
+    pub unused_bytes: u64,
     pub pools: Vec<PoolRow>,
 }
 
@@ -44,14 +46,15 @@ impl Process {
             watch.stack(StackId(id), frames);
         }
         let (time_ns, events) = (1_700_000_000_000_000_000, 0);
-        Self { watch, time_ns, events, epoch: 0, step: 0, peak_bytes: 50 * MIB, pools: Vec::new() }
+        Self { watch, time_ns, events, epoch: 0, step: 0, peak_bytes: 50 * MIB, unused_bytes: 0, pools: Vec::new() }
     }
 
     /// The table of a boundary at the present moment.
     pub fn table(&self, boundary: Boundary, rows: &[Row]) -> SiteTable {
         let allocated_bytes = rows.iter().fold(0, |sum: u64, row| sum.saturating_add(row.3));
         let allocated_blocks = rows.iter().fold(0, |sum: u64, row| sum.saturating_add(row.2));
-        let reserved_bytes = allocated_bytes.saturating_add(self.peak_bytes);
+        let peak_allocated_bytes = allocated_bytes.saturating_add(self.peak_bytes);
+        let reserved_bytes = peak_allocated_bytes.saturating_add(self.unused_bytes);
         let counters = Counters {
             allocated_bytes,
             active_bytes: allocated_bytes,
@@ -59,7 +62,7 @@ impl Process {
             allocated_blocks,
             ..Counters::default()
         };
-        let peaks = Peaks { allocated_bytes: reserved_bytes, reserved_bytes };
+        let peaks = Peaks { allocated_bytes: peak_allocated_bytes, reserved_bytes };
         let row = |&(stack, birth_phase, blocks, bytes): &Row| SiteRow {
             stack: StackId(stack),
             birth_epoch: 0,

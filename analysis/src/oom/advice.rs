@@ -1,0 +1,101 @@
+//! Advises on a failed request: what would have served it, with figures.
+//!
+//! Guarantees: nothing is advised that would not have helped according to the arithmetic. A smaller batch is advised
+//! only where the failed step was like the steps before it.
+
+use super::finding::{Place, by_place, needed};
+use super::{OomCause, Report};
+use crate::classes::Class;
+use crate::wording::{REPLAYED, bytes, place_or_none, plural};
+
+/// Minimum number of blocks at one place before they may have been kept one by one and not by a single step.
+const KEPT_BLOCKS_MIN: u64 = 16;
+/// A step that needs this many times what every earlier step needed is unlike them.
+const UNLIKE: u64 = 2;
+
+/// What would have served the first failed request. `failed` are the ranks that failed alike.
+pub(super) fn of(report: &Report, failed: &[u32]) -> String {
+    let facts = &report.facts;
+    match report.cause {
+        OomCause::Fragmentation => {
+            let holder = facts.holders.first();
+            let between = holder.map(|holder| {
+                format!("{} of {} lie between the holes", plural(holder.pin.blocks, "block"), place_or_none(holder.stack.site()))
+            });
+            let between = between.map_or(String::new(), |between| format!("{between}: free them together, keep them in one tensor, or allocate the large tensor first"));
+            [between.as_str(), REPLAYED].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ")
+        }
+        OomCause::Neighbour => format!(
+            "End the other processes on this device (nvidia-smi lists them), or choose another device: without them, {} more would have been free.",
+            bytes(facts.others_bytes.unwrap_or(0))
+        ),
+        OomCause::OutsideAllocator => "Look for libraries that allocate device memory on their own (NCCL, cuDNN, DALI, TensorRT, RAPIDS) and for other CUDA contexts in this process; torch.cuda.mem_get_info() before and after each shows which.".to_owned(),
+        OomCause::Capacity | OomCause::Leak => capacity(report, failed),
+    }
+}
+
+fn capacity(report: &Report, failed: &[u32]) -> String {
+    let missing = needed(report);
+    let activations = report.facts.classes.of(Class::Activations).saturating_add(report.facts.asked_bytes);
+    let alone = match failed {
+        [rank] if !report.facts.peers.is_empty() => {
+            format!("rank {rank} alone would have needed at least {} less", bytes(missing))
+        }
+        _ => format!("this request would have been served with {} less", bytes(missing)),
+    };
+    if let Some(larger) = larger_step(report) {
+        return format!("{alone}: {larger}");
+    }
+    let share = missing as f64 / activations.max(1) as f64;
+    let batch = if share < 0.9 {
+        // Activations grow in proportion to the batch.
+        format!(
+            ": a batch smaller by {:.0} % or more (activations and this request are {}; what the step allocates after it comes on \
+             top)",
+            (share * 100.0).ceil().max(1.0),
+            bytes(activations)
+        )
+    } else {
+        String::new()
+    };
+    let optimizer = report.facts.classes.of(Class::OptimizerState);
+    let shard = if optimizer > 0 && optimizer >= missing {
+        format!(", or shard the optimizer's state ({})", bytes(optimizer))
+    } else {
+        String::new()
+    };
+    let enough = format!("{alone}{batch}; gradient checkpointing trades time for activations{shard}");
+    match in_one_place(report) {
+        Some(most) => {
+            format!("{most}: if something keeps them from step to step, release that first. Otherwise, {enough}")
+        }
+        None => enough,
+    }
+}
+
+/// The place that holds most of the memory in many blocks, if there is one. Its class does not show whether the
+/// program needs these blocks or merely keeps them.
+fn in_one_place(report: &Report) -> Option<String> {
+    let Place { site, bytes: of, blocks, grown: _ } = by_place(&report.facts.sites).into_iter().next()?;
+    let is_most = of >= report.facts.found.allocated_bytes / 2 && blocks >= KEPT_BLOCKS_MIN;
+    (is_most && report.leaked.is_none())
+        .then(|| format!("{} are in {} of {}", bytes(of), plural(blocks, "block"), place_or_none(site)))
+}
+
+/// What the failed step needed beyond the memory that stays between steps, if that is far more than any earlier step
+/// needed. Its input is then larger, and the batch of the other steps is not at fault.
+fn larger_step(report: &Report) -> Option<String> {
+    let earlier = report.facts.earlier?;
+    let usual = earlier.peak_bytes.saturating_sub(earlier.kept_bytes);
+    let needed = report.facts.found.allocated_bytes.saturating_add(report.facts.asked_bytes);
+    let own = needed.saturating_sub(earlier.kept_bytes);
+    (usual > 0 && own >= usual.saturating_mul(UNLIKE)).then(|| {
+        format!(
+            "beyond the {} that stay between steps, earlier steps needed at most {} and this one at least {}. Look at the size of \
+             its input (a longer sequence, a larger image): limit it, split it, or sort inputs by size",
+            bytes(earlier.kept_bytes),
+            bytes(usual),
+            bytes(own)
+        )
+    })
+}
