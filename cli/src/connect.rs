@@ -156,7 +156,7 @@ pub async fn connect(global: &Global, missing: WhenMissing) -> Result<Connection
     let dir = default_data_dir()?;
     if missing == WhenMissing::Refuse && !is_there(&dir)? {
         return Err(Failure::unreachable(format!(
-            "no daemon of yours runs here and there is no store in {}: start with `memctl demo`, `memctl import` or `memctl daemon`",
+            "no daemon of yours runs here and there is no store in {}: start with `memctl run -- python train.py`, `memctl import` or `memctl demo`",
             dir.display()
         )));
     }

@@ -157,7 +157,8 @@ impl Verdicts {
             let why = self.incomplete.first().or(open.map(|checked| &checked.because)).map_or("", String::as_str);
             return Err(format!("inconclusive: {why} ({unknown})"));
         }
-        Err(format!("does not hold: {broken}"))
+        let open = if unknown.is_empty() { String::new() } else { format!("; inconclusive: {unknown}") };
+        Err(format!("does not hold: {broken}{open}"))
     }
 }
 

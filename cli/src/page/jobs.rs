@@ -25,6 +25,7 @@ pub fn page(jobs: &Jobs, screen: &Screen) -> String {
     }
     if jobs.jobs.is_empty() {
         let ways = [
+            ("memctl run --job NAME -- python train.py".to_owned(), "a training, while it runs"),
             ("memctl demo".to_owned(), "a recorded 4-GPU job, without a GPU"),
             ("memctl import FOLDER --job NAME".to_owned(), "PyTorch memory snapshots"),
         ];

@@ -51,13 +51,15 @@ pub(super) async fn tell(
 }
 
 fn death(found: &Found, session: &SessionRow, failure: Option<String>) -> Death {
-    let last = found.devices_of(session.key).iter().filter_map(|device| device.latest);
-    let last = last.max_by_key(|latest| latest.time_ns);
+    let devices = found.devices_of(session.key);
+    let last = devices.iter().filter_map(|device| device.latest).max_by_key(|latest| latest.time_ns);
+    // Before the first end of a step, step 0 is that of a process without steps.
+    let stepped = devices.iter().any(|device| device.steps > 0);
     Death {
         rank: session.info.rank,
         time_ns: session.end.as_ref().map_or(session.heard_ns, |end| end.time_ns),
         epoch: last.map(|latest| latest.epoch),
-        step: last.map(|latest| latest.step),
+        step: last.filter(|_| stepped).map(|latest| latest.step),
         under_way: false,
         failure,
     }

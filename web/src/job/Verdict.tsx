@@ -11,6 +11,8 @@ import { completeness, grade, gradeOf, lookedAt, notJudged } from '../words/verd
 
 /** Findings that are shown in full. */
 const SHOWN = 20;
+/** Kinds whose memory is not that of live tensors. */
+const GROWS_BESIDE = new Set(['fragmentation_growth', 'outside_allocator', 'host_growth']);
 
 function One({ finding, number, report, failures, job }: { finding: Finding; number: number; report: Report | null; failures: Failed[]; job: JobAddress }): JSX.Element {
   const shown = report === null ? [] : evidence(finding, report.ranks, failures, job);
