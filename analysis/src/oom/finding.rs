@@ -57,7 +57,7 @@ pub fn unexplained(rank: u32, known: usize, failure: &str, time_ns: u64, last: &
 }
 
 /// Why the event of a failed request is missing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Missing {
     /// Only counters were recorded.
     NotRecorded,
@@ -80,10 +80,23 @@ pub struct Counted {
     pub ended_by_it: Option<bool>,
 }
 
-/// The finding about a rank whose allocator counted failed requests, without their events.
+/// The findings about ranks whose allocators counted failed requests, without their events: one for all ranks that
+/// failed alike. Its figures are those of the first failure. `known` is the number of ranks of the job.
 #[must_use]
-pub fn counted(counted: &Counted, known: usize) -> Finding {
-    let &Counted { rank, ooms, missing, first, ended_by_it } = counted;
+pub fn counted(all: &[Counted], known: usize) -> Vec<Finding> {
+    let mut alike: BTreeMap<(Missing, Option<bool>), Vec<&Counted>> = BTreeMap::new();
+    for counted in all {
+        alike.entry((counted.missing, counted.ended_by_it)).or_default().push(counted);
+    }
+    alike.into_values().filter_map(|counted| counted_alike(&counted, known)).collect()
+}
+
+fn counted_alike(counted: &[&Counted], known: usize) -> Option<Finding> {
+    let &&Counted { missing, first, ended_by_it, .. } = counted.iter().min_by_key(|counted| counted.first.time_ns)?;
+    let ooms = counted.iter().fold(0, |sum: u64, counted| sum.saturating_add(counted.ooms));
+    let mut failed: Vec<u32> = counted.iter().map(|counted| counted.rank).collect();
+    failed.sort_unstable();
+    failed.dedup();
     let figures = [
         ("ooms", Some(ooms)),
         ("allocated_bytes", first.allocated_bytes),
@@ -109,26 +122,24 @@ pub fn counted(counted: &Counted, known: usize) -> Finding {
         Missing::Removed => (
             "The events around the failed request are no longer stored: the size of the request, who made it and what was live \
              are unknown.",
-            "Keep events for longer (`retention` in the daemon's configuration), and look at a failed job before its events \
-             expire.",
+            "Look at a failed job before its events expire, or let the daemon keep more bytes (`retain_bytes`, \
+             `retain_bytes_per_job`).",
         ),
     };
-    Finding {
+    let on = ranks(&failed, known);
+    Some(Finding {
+        all_ranks: failed.len() > 1 && failed.len() == known,
         first_seen: Moment { time_ns: Some(first.time_ns), ..Moment::default() },
-        subject: format!("rank {rank}"),
-        title: format!(
-            "{} ran out of memory{held}{ended} ({})",
-            opening(&ranks(&[rank], known)),
-            plural(ooms, "failed request")
-        ),
+        title: format!("{} ran out of memory{held}{ended} ({})", opening(&on), plural(ooms, "failed request")),
+        subject: on,
         explanation: explanation.to_owned(),
         advice: advice.to_owned(),
         evidence: figures
             .into_iter()
             .filter_map(|(name, value)| Some((name.to_owned(), EvidenceValue::Count(value?))))
             .collect(),
-        ..Finding::new(FindingKind::Oom, severity, 0.9, vec![rank])
-    }
+        ..Finding::new(FindingKind::Oom, severity, 0.9, failed)
+    })
 }
 
 fn finding(reports: &[&Report], known: usize) -> Option<Finding> {

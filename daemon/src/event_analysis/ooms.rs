@@ -311,7 +311,7 @@ pub(crate) async fn deaths(store: &dyn Store, found: &Found) -> Result<Vec<Findi
 
 /// Findings about ranks whose count of failed requests rose, and none of whose stored events is a failed request.
 pub(crate) async fn counted(store: &dyn Store, found: &Found) -> Result<Vec<Finding>, ReadError> {
-    let mut findings = Vec::new();
+    let mut all = Vec::new();
     for session in &found.sessions {
         let devices = found.devices_of(session.key);
         let recorded = devices.iter().any(|device| device.events > 0);
@@ -332,16 +332,15 @@ pub(crate) async fn counted(store: &dyn Store, found: &Found) -> Result<Vec<Find
         let end = session.end.as_ref().filter(|_| session.info.source == SourceKind::Live);
         let ended = end.map(|end| end.failure.as_deref().is_some_and(says_out_of_memory));
         let end_ns = end.map_or(session.heard_ns, |end| end.time_ns);
-        let counted = oom::finding::Counted {
+        all.push(oom::finding::Counted {
             rank: session.info.rank,
             ooms,
             missing: if recorded { Missing::Removed } else { Missing::NotRecorded },
             first: first.unwrap_or(Sample { time_ns: end_ns, ..Sample::default() }),
             ended_by_it: ended,
-        };
-        findings.push(oom::finding::counted(&counted, found.sessions.len()));
+        });
     }
-    Ok(findings)
+    Ok(oom::finding::counted(&all, found.sessions.len()))
 }
 
 /// Whether a stored chunk has a failed request.

@@ -419,8 +419,9 @@ fn a_failure_whose_events_retention_took_is_still_reported() {
     run(memctl().args(["import", "-q", "--daemon", &daemon.url, "--job", "j"]).arg(folder("oom_by_fragmentation")));
     let daemon = jobs::expired(daemon, store.path(), "j", 0);
     let said = ask(&daemon.url, &["query", "--job", "j"], store.path());
-    assert!(said.page.contains("ran out of memory (1 failed request)"), "{}", said.page);
-    assert!(said.page.contains("The events around the failed request are no longer stored"), "{}", said.page);
+    assert!(said.page.starts_with("All 4 ranks ran out of memory (4 failed requests)"), "{}", said.page);
+    let said = ask(&daemon.url, &["diagnose", "--job", "j"], store.path());
+    assert!(said.page.contains("All 4 ranks ran out of memory"), "{}", said.page);
     daemon.terminate();
 }
 
