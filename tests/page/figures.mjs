@@ -46,6 +46,22 @@ await walked(chromium, [
       assert.ok(cells.includes(job.stored_bytes), `${job.stored_bytes} among ${cells}`);
     }
   }],
+  ['the growth lane has the live bytes of the finding by epoch, to the byte', async () => {
+    for (const [job, rank] of [['gpt_val_graph_leak', 0], ['cnn_rank0_cache', 0]]) {
+      await open(`/jobs/${job}?rank=${rank}`);
+      const [finding] = ask('query', '--job', job).findings;
+      const last = ask('query', '--job', job).ranks[rank].epoch_ends.at(-1).epoch;
+      const { sites } = ask('sites', '--job', job, '--rank', String(rank), '--epoch', String(last)).ranks[0];
+      const { file, function: name, line } = finding.site;
+      const isLine = (call) => call.file === file && call.function === name && [line, ...finding.lines].includes(call.line);
+      const isOf = ({ site, stack }) => [...stack, site].some((call) => call !== null && isLine(call));
+      const born = Array.from({ length: last + 1 }, () => 0);
+      for (const site of sites.filter(isOf)) for (const { epoch, live_bytes } of site.births) born[epoch] += live_bytes;
+      assert.ok(born.some((bytes) => bytes > 0), `${job}: the finding's line is live`);
+      const bars = await page.locator('.lane g').evaluateAll((all) => all.map((one) => Number(one.dataset.bytes)));
+      assert.deepEqual(bars, born, job);
+    }
+  }],
   ['a job says its diagnosis, and each rank its levels', async () => {
     for (const job of JOBS) {
       await open(`/jobs/${job}`);

@@ -1,4 +1,4 @@
-// One job: the verdict on top, its memory timeline in the middle, the ranks below.
+// One job: the verdict on top, its memory timeline and the growth lane, then the findings and the ranks.
 //
 // Guarantees: the verdict is that of `memctl diagnose`; if nothing was found, what was not judged is shown next to it.
 
@@ -12,9 +12,10 @@ import { date, duration, moment, plural } from '../words/numbers';
 import { chosen, isSame, keyOf, labelOf, missing } from '../words/devices';
 import { ranksOf } from '../words/verdict';
 import { Course } from './Course';
+import { GrowthLane } from './GrowthLane';
 import { HeatMap } from './HeatMap';
 import { Ranks } from './Ranks';
-import { Verdict } from './Verdict';
+import { Findings, Verdict } from './Verdict';
 
 /** See the module. */
 export function Job({ job, since, until, over, classes }: { job: JobAddress; since: string | null; until: string | null; over: string; classes: 'on' | 'off' | null }): JSX.Element {
@@ -52,7 +53,7 @@ export function Job({ job, since, until, over, classes }: { job: JobAddress; sin
         </p>
       )}
       <section aria-labelledby="verdict">
-        <h2 id="verdict">Verdict</h2>
+        <h2 id="verdict" class="unseen">Verdict</h2>
         {note.answer === null ? (
           <Waiting trouble={note.trouble} what="the verdict" />
         ) : (
@@ -66,23 +67,32 @@ export function Job({ job, since, until, over, classes }: { job: JobAddress; sin
         ) : line === undefined || report.answer === null || shown === null ? (
           <Waiting trouble={report.trouble ?? course.trouble} what="the course" />
         ) : (
-          <Course
-            key={keyOf(line)}
-            job={job}
-            rank={shown}
-            name={labelOf(shown, ranks)}
-            line={line}
-            ranks={report.answer.ranks}
-            findings={report.answer.findings}
-            failures={failures.answer?.failures.filter((failure) => isSame(failure, shown)) ?? []}
-            since={since}
-            until={until}
-            over={over}
-            classes={classes}
-            diverges={heat.answer?.ranks.find((row) => isSame(row, line))?.diverges_at ?? null}
-          />
+          <>
+            <Course
+              key={keyOf(line)}
+              job={job}
+              rank={shown}
+              name={labelOf(shown, ranks)}
+              line={line}
+              ranks={report.answer.ranks}
+              findings={report.answer.findings}
+              failures={failures.answer?.failures.filter((failure) => isSame(failure, shown)) ?? []}
+              since={since}
+              until={until}
+              over={over}
+              classes={classes}
+              diverges={heat.answer?.ranks.find((row) => isSame(row, line))?.diverges_at ?? null}
+            />
+            <GrowthLane key={`lane ${keyOf(line)}`} job={job} rank={shown} findings={report.answer.findings} runs={of_job?.state === 'running'} />
+          </>
         )}
       </section>
+      {note.answer !== null && (
+        <section aria-labelledby="findings">
+          <h2 id="findings">Findings</h2>
+          <Findings note={note.answer} report={report.answer} failures={failures.answer?.failures ?? []} job={job} />
+        </section>
+      )}
       <section aria-labelledby="ranks">
         <h2 id="ranks">Ranks</h2>
         {report.answer === null ? (

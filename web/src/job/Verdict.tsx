@@ -1,4 +1,4 @@
-// The verdict: one sentence, the findings, the six answers, and what was not judged.
+// The verdict: one sentence and what was not judged. Below the pictures: the findings and the six answers.
 
 import type { JSX } from 'preact';
 import type { Diagnosis, Failed, Finding, Report } from '../api/types';
@@ -15,7 +15,8 @@ const SHOWN = 20;
 const GROWS_BESIDE = new Set(['fragmentation_growth', 'outside_allocator', 'host_growth']);
 
 function One({ finding, number, report, failures, job }: { finding: Finding; number: number; report: Report | null; failures: Failed[]; job: JobAddress }): JSX.Element {
-  const shown = report === null ? [] : evidence(finding, report.ranks, failures, job);
+  // The views of the first finding are linked with the verdict.
+  const shown = report === null || number === 1 ? [] : evidence(finding, report.ranks, failures, job);
   const { site } = finding;
   const ranks = finding.all_ranks ? 'all ranks' : finding.ranks.length === 0 ? '–' : finding.ranks.join(', ');
   return (
@@ -76,18 +77,31 @@ export function Verdict({ note, report, failures, job }: { note: Diagnosis; repo
   const of = note.verdict === null ? grade(note.severity) : gradeOf(note.verdict, note.severity);
   const gaps = notJudged(note.not_judged);
   const [decides] = note.not_judged.filter((gap) => gap.decides);
+  const [first] = note.findings;
+  const shown = first === undefined || report === null ? [] : evidence(first, report.ranks, failures, job);
+  return (
+    <div class={`verdict ${of.colour}`}>
+      <p class="headline">
+        <Word of={of} /> {note.summary.startsWith(`${of.word}: `) ? note.summary.slice(of.word.length + 2) : note.summary}
+      </p>
+      {decides?.remedy != null && note.severity === 'inconclusive' && <p class="prose">What to do: {decides.remedy}.</p>}
+      {note.findings.length === 0 && <p>Looked at: {lookedAt(note)}.</p>}
+      <p class={note.completeness.exact ? undefined : 'inexact'}>{completeness(note.completeness, note.job.state === 'running')}</p>
+      {gaps !== '' && <p class="prose">Not judged: {gaps}.</p>}
+      {shown.length > 0 && (
+        <p class="tools">
+          {shown.map(({ to, text }, at) => <Link key={text} to={to} {...(at === 0 ? { class: 'act' } : {})}>{text}</Link>)}
+        </p>
+      )}
+    </div>
+  );
+}
+
+/** The findings, and what to change. */
+export function Findings({ note, report, failures, job }: { note: Diagnosis; report: Report | null; failures: Failed[]; job: JobAddress }): JSX.Element {
   const more = note.findings.length - SHOWN;
   return (
     <>
-      <div class={`verdict ${of.colour}`}>
-        <p class="headline">
-          <Word of={of} /> {note.summary.startsWith(`${of.word}: `) ? note.summary.slice(of.word.length + 2) : note.summary}
-        </p>
-        {decides?.remedy != null && note.severity === 'inconclusive' && <p class="prose">What to do: {decides.remedy}.</p>}
-        {note.findings.length === 0 && <p>Looked at: {lookedAt(note)}.</p>}
-        <p class={note.completeness.exact ? undefined : 'inexact'}>{completeness(note.completeness, note.job.state === 'running')}</p>
-        {gaps !== '' && <p class="prose">Not judged: {gaps}.</p>}
-      </div>
       {note.findings.slice(0, SHOWN).map((finding, at) => (
         <One key={finding.id} finding={finding} number={at + 1} report={report} failures={failures} job={job} />
       ))}
