@@ -2,7 +2,7 @@
 
 Guarantees: facts are read from the objects themselves through the built-in types. None of the program's code runs. A
 bound is given if the type has one. It is also given if the object that owns the container has an attribute that is
-named like a bound and is not exceeded.
+named like a bound and is not exceeded, or if code that changes the container compares its length with a number.
 Refuses: to guess. An unknown bound is None.
 """
 
@@ -13,11 +13,12 @@ import gc
 import itertools
 import queue
 import sys
+import types
 from collections import OrderedDict, deque
 from dataclasses import dataclass
 from typing import Any, Optional
 
-from memctl_agent._holders import _reading
+from memctl_agent._holders import _code_bound, _reading
 
 # The answer's names of kinds of holders.
 CONTAINER, CACHE, CYCLE, FRAME, THREAD = "container", "cache", "cycle", "frame", "thread"
@@ -84,6 +85,8 @@ def of(path: list[Any], at: int) -> Facts:
         _bound(facts, _maxlen.__get__(thing))
     else:
         _own_bound(facts, path, at)
+        if not facts.is_bounded:
+            _bound_in_code(facts, path, at)
     return facts
 
 
@@ -132,6 +135,31 @@ def _own_bound(facts: Facts, path: list[Any], at: int) -> None:
             if type(value) is int and value > 0 and (facts.length or 0) <= value + 1:
                 facts.is_bounded, facts.limit = True, value
                 return
+
+
+def _bound_in_code(facts: Facts, path: list[Any], at: int) -> None:
+    """Finds a bound in the code of the object or the module that has a container."""
+    thing, length = path[at], facts.length or 0
+    for above in reversed(path[max(0, at - ABOVE) : at]):
+        try:
+            namespace = _namespace(above)
+            if namespace is not None:
+                limit = _code_bound.of_global(namespace, thing, length)
+            else:
+                limit = _code_bound.of_attribute(above, thing, length)
+        except Exception:
+            # The code of another version of Python may have another shape: then the bound is unknown.
+            return
+        if limit is not None:
+            facts.is_bounded, facts.limit = True, limit
+            return
+
+
+def _namespace(thing: Any) -> Optional[dict[str, Any]]:
+    """The globals of a module, given as the module or as its dict."""
+    if _reading.is_a(thing, types.ModuleType):
+        return types.ModuleType.__getattribute__(thing, "__dict__")
+    return thing if type(thing) is dict and "__builtins__" in thing and "__name__" in thing else None
 
 
 def _full_name(thing: Any) -> str:

@@ -1,0 +1,141 @@
+"""Reads the bound of a container from the code that fills it: a comparison of its length with a number.
+
+Guarantees: a bound is given if a method of the object that has the container, or a function of the module that has it,
+compares `len` of the container with an integer and, in the same function, removes, replaces or adds items. The length
+does not exceed the bound, so a comparison that has no effect is no bound. None of the program's code runs. Only code
+objects, attributes and globals are read.
+Refuses: to follow calls, and code of more than `CODE_BYTES_MAX` bytes.
+"""
+
+from __future__ import annotations
+
+import dis
+import types
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any, Optional
+
+from memctl_agent._holders import _reading
+
+# Maximum number of functions that are read for one container, and of bytes of each.
+FUNCTIONS_MAX = 64
+CODE_BYTES_MAX = 4_000
+# Maximum number of names of a module or a class that are looked at.
+NAMES_MAX = 2_000
+# Methods that remove or add items.
+CHANGES = frozenset(
+    ("append", "add", "appendleft", "insert", "popitem", "pop", "popleft", "clear", "remove", "discard", "move_to_end")
+)
+# Instructions that store, replace or delete an item.
+ITEM_CHANGES = frozenset(("STORE_SUBSCR", "DELETE_SUBSCR"))
+# Instructions without a value of their own, between those that are compared.
+_BLANK = frozenset(("CACHE", "PRECALL", "PUSH_NULL", "NOP", "EXTENDED_ARG", "NOT_TAKEN", "RESUME"))
+_LOCALS = ("LOAD_FAST", "LOAD_FAST_BORROW", "LOAD_FAST_CHECK", "LOAD_DEREF")
+
+
+def of_attribute(owner: Any, container: Any, length: int) -> Optional[int]:
+    """The bound of a container that is an attribute of `owner`."""
+    attributes = _reading.instance_dict(owner)
+    if attributes is None:
+        return None
+    name = next((key for key, value in islice(dict.items(attributes), NAMES_MAX) if value is container), None)
+    if type(name) is not str:
+        return None
+    found = (_limits(code, function, name, attributes) for code, function in _methods(type(owner), name))
+    return _least(found, length)
+
+
+def of_global(namespace: dict[str, Any], container: Any, length: int) -> Optional[int]:
+    """The bound of a container that is a global variable of a module."""
+    name = next((key for key, value in islice(dict.items(namespace), NAMES_MAX) if value is container), None)
+    if type(name) is not str:
+        return None
+    functions = (value for value in islice(dict.values(namespace), NAMES_MAX) if type(value) is types.FunctionType)
+    own = (one for one in functions if one.__globals__ is namespace and _may_limit(one.__code__, name))
+    found = (_limits(one.__code__, one, name, None) for one in islice(own, FUNCTIONS_MAX))
+    return _least(found, length)
+
+
+def _least(found: Iterator[Iterator[int]], length: int) -> Optional[int]:
+    return min((limit for limits in found for limit in limits if limit > 0 and length <= limit + 1), default=None)
+
+
+def _methods(cls: type, name: str) -> Iterator[tuple[types.CodeType, types.FunctionType]]:
+    """The methods of a class, its bases and its properties whose code names an attribute and `len`."""
+
+    def functions() -> Iterator[types.FunctionType]:
+        for base in _reading.bases(cls):
+            for value in islice(_reading.table(base).values(), NAMES_MAX):
+                one = value.fget if type(value) is property else value
+                if type(one) is types.FunctionType and _may_limit(one.__code__, name):
+                    yield one
+
+    return ((one.__code__, one) for one in islice(functions(), FUNCTIONS_MAX))
+
+
+def _may_limit(code: types.CodeType, name: str) -> bool:
+    return name in code.co_names and "len" in code.co_names and len(code.co_code) <= CODE_BYTES_MAX
+
+
+def _limits(
+    code: types.CodeType, function: types.FunctionType, name: str, attributes: Optional[dict[str, Any]]
+) -> Iterator[int]:
+    """The numbers with which a function compares the length of `name`, if it also changes it."""
+    steps = [one for one in dis.get_instructions(code) if one.opname not in _BLANK]
+    names = CHANGES.intersection(code.co_names)
+    if not names and not any(one.opname in ITEM_CHANGES for one in steps):
+        return
+    for at, one in enumerate(steps):
+        if one.opname != "LOAD_GLOBAL" or one.argval != "len":
+            continue
+        end = _length_of(steps, at + 1, name, attributes is None)
+        if end is None:
+            continue
+        number, after = _number(steps, end, function, attributes)
+        if number is not None and after < len(steps) and steps[after].opname == "COMPARE_OP":
+            yield number
+        elif end < len(steps) and steps[end].opname == "COMPARE_OP":
+            # The number comes first: `500 < len(self.items)`.
+            for begin in (at - 1, at - 2):
+                number, after = _number(steps, begin, function, attributes) if begin >= 0 else (None, 0)
+                if number is not None and after == at:
+                    yield number
+                    break
+
+
+def _length_of(steps: list[dis.Instruction], at: int, name: str, is_global: bool) -> Optional[int]:
+    """The place after `len(self.name)` or `len(name)`, whose argument begins at `at`."""
+    if not is_global:
+        if at >= len(steps) or steps[at].opname not in _LOCALS:
+            return None
+        at += 1
+    wanted = "LOAD_GLOBAL" if is_global else "LOAD_ATTR"
+    if at + 1 >= len(steps) or steps[at].opname != wanted or steps[at].argval != name:
+        return None
+    return at + 2 if steps[at + 1].opname in ("CALL", "CALL_FUNCTION") else None
+
+
+def _number(
+    steps: list[dis.Instruction], at: int, function: types.FunctionType, attributes: Optional[dict[str, Any]]
+) -> tuple[Optional[int], int]:
+    """The integer loaded at a place (a constant, a global or an attribute of `self`), and the place after it."""
+    if at >= len(steps):
+        return None, at
+    one, value = steps[at], None
+    if one.opname in ("LOAD_CONST", "LOAD_SMALL_INT"):
+        value = one.argval
+    elif one.opname == "LOAD_GLOBAL":
+        value = dict.get(function.__globals__, one.argval)
+    elif one.opname in _LOCALS and attributes is not None and at + 1 < len(steps):
+        at += 1
+        if steps[at].opname == "LOAD_ATTR":
+            value = dict.get(attributes, steps[at].argval)
+            if value is None:
+                value = _of_class(function, steps[at].argval)
+    return (value if type(value) is int else None), at + 1
+
+
+def _of_class(function: types.FunctionType, name: str) -> Any:
+    """A class's attribute of that name, found by the function's qualified name in its module."""
+    cls = dict.get(function.__globals__, function.__qualname__.split(".")[0])
+    return _reading.table(cls).get(name) if _reading.is_a(cls, type) else None

@@ -1,0 +1,175 @@
+"""Tests of bounds that a program's own code sets for a container."""
+
+from __future__ import annotations
+
+import types
+from collections import OrderedDict
+from typing import Any, Optional
+
+import pytest
+
+from memctl_agent._holders import _facts
+
+CAP = 40
+RECENT: list[int] = []
+EVERYTHING: list[int] = []
+
+
+def keep_recent(item: int) -> None:
+    RECENT.append(item)
+    if len(RECENT) > CAP:
+        RECENT.pop(0)
+
+
+def keep_everything(item: int) -> None:
+    EVERYTHING.append(item)
+
+
+class Evicting:
+    """Removes the oldest item when it has too many."""
+
+    def __init__(self, cap: int) -> None:
+        self.cap, self.items = cap, OrderedDict[int, int]()
+
+    def put(self, key: int) -> None:
+        self.items[key] = key
+        if len(self.items) > self.cap:
+            self.items.popitem(last=False)
+
+
+class Ring:
+    """Replaces the oldest item when it is full."""
+
+    def __init__(self, cap: int) -> None:
+        self.cap, self.items, self.at = cap, list[int](), 0
+
+    def put(self, item: int) -> None:
+        if len(self.items) < self.cap:
+            self.items.append(item)
+        else:
+            self.items[self.at] = item
+        self.at = (self.at + 1) % self.cap
+
+
+class Constant:
+    """Compares with a constant, which comes first, in a loop."""
+
+    def __init__(self) -> None:
+        self.items: list[int] = []
+
+    def put(self, item: int) -> None:
+        self.items.append(item)
+        while len(self.items) > 30:
+            del self.items[0]
+
+
+class OfClass:
+    """The bound is an attribute of the class, and the method is inherited."""
+
+    LIMIT = 25
+
+    def __init__(self) -> None:
+        self.items: list[int] = []
+
+    def put(self, item: int) -> None:
+        if len(self.items) >= self.LIMIT:
+            self.items.pop(0)
+        self.items.append(item)
+
+
+class Inherited(OfClass):
+    pass
+
+
+class Unbounded:
+    """Looks at its length, which bounds nothing."""
+
+    def __init__(self) -> None:
+        self.items: list[int] = []
+
+    def put(self, item: int) -> None:
+        self.items.append(item)
+
+    def sample(self) -> Optional[int]:
+        return self.items[-1] if len(self.items) >= 8 else None
+
+    def reset(self) -> None:
+        self.items.clear()
+
+
+class Warming:
+    """Compares with a number that has no effect."""
+
+    def __init__(self) -> None:
+        self.items: list[int] = []
+
+    def put(self, item: int) -> None:
+        if len(self.items) < 8:
+            print("warming up")
+        self.items.append(item)
+
+
+class Strange:
+    """Its attributes must not be read through its own code."""
+
+    def __init__(self) -> None:
+        self.items: list[int] = []
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "cap":
+            raise AssertionError("the program's code was run")
+        return object.__getattribute__(self, name)
+
+    def put(self, item: int) -> None:
+        self.items.append(item)
+        if len(self.items) > self.cap:
+            self.items.pop()
+
+
+def filled(owner: Any, count: int) -> Any:
+    for item in range(count):
+        owner.put(item)
+    return owner
+
+
+def facts(owner: Any) -> tuple[Optional[bool], Optional[int]]:
+    found = _facts.of([owner, owner.__dict__, owner.__dict__["items"], object()], 2)
+    return found.is_bounded, found.limit
+
+
+@pytest.mark.parametrize(
+    ("owner", "limit"), [(Evicting(50), 50), (Ring(60), 60), (Constant(), 30), (OfClass(), 25), (Inherited(), 25)]
+)
+def test_a_bound_in_the_code_is_found_before_and_after_it_is_reached(owner: Any, limit: int) -> None:
+    for count in (0, 20, 100):
+        assert facts(filled(owner, count)) == (True, limit)
+
+
+def test_code_without_a_bound_gives_none() -> None:
+    assert facts(filled(Unbounded(), 20)) == (False, None)
+    assert facts(filled(Warming(), 20)) == (False, None), "20 exceeds 8, so the comparison is no bound"
+
+
+def test_a_bound_that_is_exceeded_is_none() -> None:
+    evicting = filled(Evicting(50), 50)
+    evicting.cap = 10
+    assert facts(evicting) == (False, None)
+
+
+def test_the_program_s_code_does_not_run() -> None:
+    strange = Strange()
+    strange.items.append(1)
+    assert facts(strange) == (False, None)
+
+
+def test_a_global_has_the_bound_of_the_functions_of_its_module() -> None:
+    for item in range(20):
+        keep_recent(item)
+        keep_everything(item)
+    module = types.ModuleType("program")
+    module.__dict__.update(globals())
+
+    def of(container: list[int], namespace: Any) -> Optional[int]:
+        return _facts.of([namespace, container, object()], 1).limit
+
+    assert (of(RECENT, globals()), of(EVERYTHING, globals())) == (40, None)
