@@ -317,6 +317,8 @@ pub struct Finding {
     pub is_suspected: bool,
     /// Whether what grew filled the device: a request failed because of it.
     pub filled_device: bool,
+    /// Whether the growth slows down.
+    pub slows: bool,
     /// The confidence that it gives to a forecast.
     pub foresight: Foresight,
     /// Rises that were counted, of growth.
@@ -379,6 +381,7 @@ impl Finding {
             confidence,
             is_suspected: false,
             filled_device: false,
+            slows: false,
             foresight: Foresight::Nothing,
             rises: None,
             gained_bytes: None,

@@ -56,6 +56,8 @@ pub(super) struct Course {
     pub until_ns: u64,
     /// Whether the end of the recording shows that the memory was freed after the last boundary.
     pub given_back: bool,
+    /// Whether it grows more and more slowly, as a cache that fills does.
+    pub slows: bool,
     /// The step of the last rise, if steps are counted.
     pub until_step: Option<u64>,
     pub site: Option<Frame>,
@@ -186,6 +188,7 @@ fn course(watch: &RankWatch, group: &Group) -> Option<Course> {
         begun_ns: begin.time_ns,
         until_ns,
         given_back: given_back(watch, lead.per, begin.at, growing(watch, (group, &place), begin.at)),
+        slows: leak::slows_down(lead),
         until_step: None,
         site: group.site.clone(),
         place,

@@ -5,7 +5,7 @@
 //! are threads that wait and memory left behind by `backward(create_graph=True)` or by an autocast that is never left. A
 //! graph that grows over many steps is a leak. If a tensor in a container is replaced by a larger one, the container's
 //! length shows nothing. A dict may be the cache of a data set that the first epoch fills: over steps, it is a leak
-//! only after growth over several epochs. Guarantees: memory is called bounded or unbounded only after an answer that found
+//! only after growth over several epochs, and while its growth does not slow down. Guarantees: memory is called bounded or unbounded only after an answer that found
 //! holders of most of the requested blocks.
 
 use memctl_model::holders::BLOCKS_MAX;
@@ -50,19 +50,22 @@ pub(super) fn bound(finding: &Finding) -> Bound {
         .as_ref()
         .map_or(Bound::Unknown, |holders| of_holders(holders, is_replaced, items_min, outgrows_graphs))
     {
-        Bound::None if may_fill_in_an_epoch(finding) => Bound::Unknown,
+        Bound::None if may_fill_up(finding) => Bound::Unknown,
         bound => bound,
     }
 }
 
-/// Whether a dict holds most, and growth was not seen over several epochs: it may be a cache of the items of one epoch. A
-/// program that marks no epochs is in its first one until it ends, so the cause of such growth stays open.
-fn may_fill_in_an_epoch(finding: &Finding) -> bool {
+/// Whether a dict holds most, and may be the cache of a finite set. Its growth slows down, as that of a cache whose keys are
+/// drawn at random; or growth was not seen over several epochs, and it may be filled by the first one. (A program that
+/// marks no epochs has none that fills it.)
+fn may_fill_up(finding: &Finding) -> bool {
     let most = finding.holders.as_ref().and_then(FindingHolders::most);
-    let is_dict = most.is_some_and(|(_, holder, found)| holder.kind == "dict" && found.epoch.is_some());
+    let Some((_, holder, found)) = most.filter(|(_, holder, _)| holder.kind == "dict") else { return false };
+    let keeps_all = matches!(holder.bound, HolderBound::Unbounded);
     // Without steps there are no epochs either: a server's cache may fill at any time.
     let in_steps = finding.first_seen.boundary != Some(Boundary::WindowEnd);
-    is_dict && in_steps && finding.bytes_per_epoch.is_none()
+    let in_first_epoch = in_steps && found.epoch.is_some() && finding.bytes_per_epoch.is_none();
+    in_first_epoch || (keeps_all && finding.slows)
 }
 
 /// The same as [`bound`]. `is_replaced` is whether a tensor is repeatedly replaced by a larger one, so that the number
@@ -127,9 +130,10 @@ pub fn decide(findings: &mut [Finding]) {
                 // Growth either stops before the device is full, or the verdict reports that it does not.
                 (finding.time_to_oom_seconds, finding.epochs_to_oom, finding.horizon) = (None, None, None);
             }
-            _ if may_fill_in_an_epoch(finding) => {
+            _ if may_fill_up(finding) => {
                 finding.is_suspected = true;
                 finding.severity = Severity::Info;
+                (finding.time_to_oom_seconds, finding.epochs_to_oom, finding.horizon) = (None, None, None);
             }
             _ => {}
         }
@@ -245,6 +249,11 @@ mod tests {
         let mut later = [Finding { bytes_per_epoch: rate, ..of(Some(2)) }, of(None)];
         decide(&mut later);
         assert!(later.iter().all(|finding| bound(finding) == Bound::None && finding.severity == Severity::Warning));
+        // A cache whose keys are drawn at random from a finite set fills over several epochs, more and more slowly.
+        let soon = Some(60.0);
+        let mut slower = [Finding { bytes_per_epoch: rate, slows: true, time_to_oom_seconds: soon, ..of(Some(9)) }];
+        decide(&mut slower);
+        assert_eq!((slower[0].severity, slower[0].time_to_oom_seconds), (Severity::Info, None));
     }
 
     #[test]

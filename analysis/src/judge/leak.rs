@@ -124,7 +124,7 @@ fn of_group(watch: &RankWatch, group: Group) -> Option<Leak> {
     if comes_and_goes && !group.graph || !comes_and_goes && has_stopped(watch, lead) {
         return None;
     }
-    if super::evidence::laplace(lead) < FILLS_BELOW || grows_with_the_work(watch, &group) || is_reborn(watch, &group) {
+    if slows_down(lead) || grows_with_the_work(watch, &group) || is_reborn(watch, &group) {
         return None;
     }
     let kind = kind_of(watch, &group);
@@ -144,6 +144,11 @@ fn of_group(watch: &RankWatch, group: Group) -> Option<Leak> {
     leak.rises = times;
     leak.sureness = if sure { Sureness::Confirmed } else { Sureness::Suspected };
     Some(leak)
+}
+
+/// Whether growth slows down so much that it is a cache that fills, or warm-up.
+pub(super) fn slows_down(lead: &Candidate) -> bool {
+    super::evidence::laplace(lead) < FILLS_BELOW
 }
 
 /// The kind of a group, if it is a leak.

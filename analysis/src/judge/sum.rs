@@ -49,6 +49,7 @@ pub(super) fn sum(watch: &RankWatch) -> Option<Course> {
         begun_ns: begun.time_ns,
         until_ns: stopped.unwrap_or(last).time_ns,
         given_back: given_back(watch, per, begun.at, watch.sites.iter().enumerate()),
+        slows: false,
         until_step: stopped.filter(|_| per != Per::Window && watch.history.steps() > 0).map(|level| level.step),
         site: most_of(watch, per, gained),
         place: Place::default(),

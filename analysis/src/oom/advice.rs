@@ -39,7 +39,8 @@ fn capacity(report: &Report, failed: &[u32]) -> String {
     let activations = report.facts.classes.of(Class::Activations).saturating_add(report.facts.asked_bytes);
     let alone = match failed {
         [rank] if !report.facts.peers.is_empty() => {
-            format!("rank {rank} alone would have needed at least {} less", bytes(missing))
+            let at_least = if report.limit_bytes.is_some() { "at most" } else { "at least" };
+            format!("rank {rank} alone would have needed {at_least} {} less", bytes(missing))
         }
         _ => format!("this request would have been served with {} less", bytes(missing)),
     };
@@ -49,8 +50,9 @@ fn capacity(report: &Report, failed: &[u32]) -> String {
     let share = missing as f64 / activations.max(1) as f64;
     let batch = if share < 0.9 {
         // Activations grow in proportion to the batch.
+        let more = if report.limit_bytes.is_some() { "is enough for it" } else { "or more" };
         format!(
-            ": a batch smaller by {:.0} % or more (activations and this request are {}; what the step allocates after it comes on \
+            ": a batch smaller by {:.0} % {more} (activations and this request are {}; what the step allocates after it comes on \
              top)",
             (share * 100.0).ceil().max(1.0),
             bytes(activations)

@@ -200,9 +200,11 @@ fn deciding(report: &Report) -> String {
             format!("while this process uses {} outside PyTorch's allocator", bytes(report.outside_bytes.unwrap_or(0)))
         }
         OomCause::Capacity | OomCause::Leak => format!(
-            "with {} in use{}: at least {} too much",
+            "with {} in use{}: {} {} too much",
             bytes(facts.found.active_bytes),
             of_what(report),
+            // The limit is at least what was once reserved, and may be higher.
+            if report.limit_bytes.is_some() { "at most" } else { "at least" },
             bytes(needed(report)),
         ),
     }

@@ -172,8 +172,8 @@ pub struct Report {
     /// Stranded bytes in rests behind the single block for which a segment was reserved. The rests are too small for
     /// anything else.
     pub rounded_away_bytes: u64,
-    /// Free bytes of the device beyond the cache. It is 0 if a limit was in force, because the room below a limit is
-    /// unknown.
+    /// Free bytes of the device beyond the cache. If a limit was in force, the room that was at least left below it: the
+    /// process had already reserved as much.
     pub room_bytes: u64,
     /// Bytes that were missing even if all free memory were one piece; 0 if none were missing.
     pub missing_bytes: u64,
@@ -204,8 +204,13 @@ pub fn explain(facts: Facts) -> Report {
         let most = reserved_after.saturating_add(segment_bytes);
         (facts.reserved_peak_bytes.max(reserved_after).min(most), most)
     });
-    // The room below a limit is known only as an interval, so its lower bound 0 is used.
-    let room = if limited { 0 } else { facts.device_free_bytes };
+    // The room below a limit is known only as an interval, so its lower bound is used.
+    let room = match limit_bytes {
+        // A peak above the interval was reached before the limit was lowered.
+        Some((least, most)) if facts.reserved_peak_bytes < most => least.saturating_sub(reserved_after),
+        Some(_) => 0,
+        None => facts.device_free_bytes,
+    };
     let within_reach = stranded_bytes.saturating_add(room);
     let outside_bytes = match (facts.device_total_bytes, facts.others_bytes) {
         (Some(total), Some(others)) => {

@@ -177,6 +177,7 @@ impl Finding {
             confidence,
             is_suspected,
             filled_device,
+            slows: _,
             foresight: _,
             rises: _,
             gained_bytes: _,

@@ -5,7 +5,8 @@
 //! releases.
 //!
 //! Guarantees: covers the last [`FAILURES_MAX`] failed requests in the last chunk that has any. Each replay covers at
-//! most the events since a keyframe and one chunk.
+//! most the events since a keyframe and one chunk. A failure is left out for the first seconds of a process that goes on,
+//! until it is known whether the program caught it.
 
 use std::collections::BTreeMap;
 
@@ -32,6 +33,8 @@ use crate::store::{ChunkRow, DeviceRow, Selection, SessionRow, Store};
 pub(crate) const FAILURES_MAX: usize = 4;
 /// Steps that must have ended before a failed step is compared with them. The first ones create what stays.
 const STEPS_MIN: u64 = 3;
+/// Time within which a process shows whether it caught a failed request, by the next step.
+const OPEN_NS: u64 = 10_000_000_000;
 /// Sites named per failure.
 const SITES_MAX: usize = 20;
 /// Blocks that strand memory, named per failure.
@@ -81,6 +84,10 @@ pub(crate) async fn of_device(
     let first_ns = places.first().map_or(0, |place| place.event.time_ns);
     let peers = peers(store, found, session, first_ns).await?;
     for place in places {
+        let went_on = went_on(session, &later, place.event.time_ns);
+        if !went_on && is_open(session, place.event.time_ns) {
+            continue;
+        }
         let (before, keyframe) = states(store, session, device, &place, cursor.clone()).await?;
         let moment = (place.found_at, Until::Then);
         let known = Classed::around(store, session, device.info.index.0, &chunks, moment, &stacks).await?;
@@ -109,7 +116,7 @@ pub(crate) async fn of_device(
             peers: peers.clone(),
             settings: session.info.settings.clone(),
             exact: last.levels.exact,
-            went_on: went_on(session, &later, place.event.time_ns),
+            went_on,
             earlier: place.earlier,
             found: picture,
         }));
@@ -138,6 +145,13 @@ fn went_on(session: &SessionRow, spans: &[(u64, u64)], failed_ns: u64) -> bool {
 struct Highest {
     reserved: u64,
     allocated: u64,
+}
+
+/// Whether a process may still show that it caught a failed request. A failure that is not caught ends a process within
+/// seconds.
+fn is_open(session: &SessionRow, failed_ns: u64) -> bool {
+    let is_young = session.heard_ns < failed_ns.saturating_add(OPEN_NS);
+    session.info.source == SourceKind::Live && session.end.is_none() && is_young
 }
 
 /// Finds the failed requests of the last chunk, and the highest reserved bytes before the last of them.

@@ -1,7 +1,8 @@
 //! Decides when a job's events are replayed for fragmentation, out of memory and churn, which site tables do not show.
 //!
 //! Guarantees: a query about a large job without anomalies replays nothing. A running job is replayed at most twice a
-//! minute, but at once when a request has failed.
+//! minute, but at once when a request has failed, and often in the minute after it: whether the program caught the failure
+//! shows only later.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,11 +21,18 @@ const WASTE_SHARE_MIN: f64 = 0.15;
 /// A running job is replayed again after this time.
 const AGAIN: Duration = Duration::from_secs(30);
 
+/// The same in the first minute after a failed request.
+const AGAIN_AFTER_FAILURE: Duration = Duration::from_secs(3);
+/// Time after which the outcome of a failed request is known.
+const DECIDED: Duration = Duration::from_secs(60);
+
 /// The last result, and the state of the job for which it was computed.
 pub(super) struct Kept {
     at: Instant,
     stored: u64,
     ooms: u64,
+    /// When the number of failed requests last changed.
+    failed_at: Option<Instant>,
     explained: Explained,
 }
 
@@ -41,14 +49,20 @@ pub(super) async fn look(
     let stored = found.sessions.iter().fold(0, |sum: u64, session| sum.wrapping_add(session.durable_seq));
     let ooms = found.devices.iter().fold(0, |sum: u64, device| sum.saturating_add(device.ooms));
     let goes_on = found.sessions.iter().any(|session| session.end.is_none());
+    let is_fresh = |kept: &Kept| {
+        let open = kept.failed_at.is_some_and(|at| at.elapsed() < DECIDED);
+        kept.at.elapsed() < if open { AGAIN_AFTER_FAILURE } else { AGAIN }
+    };
     if let Some(kept) = kept
         && kept.ooms == ooms
-        && (kept.stored == stored || (goes_on && kept.at.elapsed() < AGAIN))
+        && (kept.stored == stored || (goes_on && is_fresh(kept)))
     {
         return Ok(Some(kept.explained.clone()));
     }
     let explained = explain(store, found).await?;
-    *kept = Some(Kept { at: Instant::now(), stored, ooms, explained: explained.clone() });
+    let unchanged = kept.as_ref().filter(|kept| kept.ooms == ooms).map(|kept| kept.failed_at);
+    let failed_at = unchanged.unwrap_or_else(|| (ooms > 0).then(Instant::now));
+    *kept = Some(Kept { at: Instant::now(), stored, ooms, failed_at, explained: explained.clone() });
     Ok(Some(explained))
 }
 

@@ -69,6 +69,7 @@ pub(in crate::judge) fn leak(leaks: &[Leak], all: &[&Subject]) -> Finding {
         subject: String::new(),
         is_suspected: !confirmed,
         filled_device: false,
+        slows: shown.slows,
         foresight,
         rises: Some(u64::from(shown.rises)),
         gained_bytes: Some(shown.group.bytes_gained()),

@@ -109,6 +109,10 @@ fn open(inputs: &VerdictInputs<'_>, course: &Course, finding: Option<&Finding>) 
     if course.way == Way::WithWork {
         return "It stops when the inputs stop growing.".to_owned();
     }
+    if course.slows && finding.is_none() {
+        return "The growth slows down, as that of a cache that fills. It is a leak unless it stops; what holds it is not known."
+            .to_owned();
+    }
     // A process may have been queried about another finding of the same growth.
     let of_process = |other: &&Finding| other.kind.is_leak() && other.processes.contains(&course.who.name());
     let was_asked = inputs.findings.iter().filter(of_process).any(|finding| finding.holders.is_some());
