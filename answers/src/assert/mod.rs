@@ -309,9 +309,11 @@ fn too_few(report: &Report, terms: &Terms, least: usize) -> Option<Checked> {
         .then(|| verdict(Outcome::Inconclusive, format!("needs {least} epoch ends{after}, found {fewest}{remedy}")))
 }
 
-/// Inconclusive if evidence against it could not have been found, unless that is allowed.
+/// Inconclusive if evidence against it could not have been found, unless that is allowed. (If nothing was looked at, it is
+/// not allowed: a missing figure never passes.)
 fn not_judged(report: &Report, terms: &Terms) -> Option<Checked> {
-    let not = report.scope.inconclusive().filter(|_| !terms.allow_incomplete)?;
+    let looked = report.scope.judged.steps + report.scope.judged.epoch_ends + report.scope.judged.windows > 0;
+    let not = report.scope.inconclusive().filter(|_| !terms.allow_incomplete || !looked)?;
     let remedy = not.remedy.as_ref().map_or(String::new(), |remedy| format!("; {remedy}"));
     Some(verdict(Outcome::Inconclusive, format!("{}{remedy}", not.reason)))
 }

@@ -37,6 +37,8 @@ const STORE_WAIT_STEP: Duration = Duration::from_millis(250);
 const CALLER_MAX: Duration = Duration::from_secs(2);
 /// Processes that get a line of their own.
 const MISSED_MAX: usize = 4;
+/// Time to find out why a daemon cannot be reached.
+const REASON_WAIT: Duration = Duration::from_secs(4);
 /// Jobs that get a line of their own.
 const JOBS_MAX: usize = 8;
 
@@ -75,7 +77,8 @@ impl Closing<'_> {
         if let (Some(folder), true) = (destination.folder(), may_take) {
             deliver(folder, destination.daemon.clone(), patience, hurry.clone()).await;
         }
-        self.say_what_is_wrong(&destination);
+        let why = if is_away { self.why_away().await } else { None };
+        self.say_what_is_wrong(&destination, why.as_deref());
         let jobs = self.jobs();
         self.say_what_was_missed(!jobs.is_empty());
         if jobs.is_empty() {
@@ -129,7 +132,19 @@ impl Closing<'_> {
         }
     }
 
-    fn say_what_is_wrong(&self, destination: &Destination) {
+    /// Why the daemon of `--daemon` cannot be reached, or does not accept this caller.
+    async fn why_away(&self) -> Option<String> {
+        self.global.daemon_address()?;
+        let asked = async {
+            let connection = connect::connect(self.global, WhenMissing::Refuse).await?;
+            let answer = client::caller(&connection).await.map_err(|status| connection.failure(&status));
+            connection.close().await;
+            answer
+        };
+        tokio::time::timeout(REASON_WAIT, asked).await.ok()?.err().map(|failure| failure.to_string())
+    }
+
+    fn say_what_is_wrong(&self, destination: &Destination, why: Option<&str>) {
         let Summary { ended, refused, refused_because, more: _ } = self.summary;
         if let (1.., Some(reason)) = (*refused, refused_because) {
             say(self.global, &format!("{} refused: {reason}", plural(*refused, "connection")));
@@ -150,6 +165,9 @@ impl Closing<'_> {
                 false => "the next `memctl run` with this destination delivers it",
             };
             say(self.global, &format!("{size} could not be delivered{to}, and is kept in {folder}; {next}"));
+            if let Some(why) = why {
+                say(self.global, why);
+            }
         } else if undelivered > 0 && destination.spool.is_none() {
             say(
                 self.global,
