@@ -124,7 +124,7 @@ fn of_group(watch: &RankWatch, group: Group) -> Option<Leak> {
     if comes_and_goes && !group.graph || !comes_and_goes && has_stopped(watch, lead) {
         return None;
     }
-    if slows_down(lead) || grows_with_the_work(watch, &group) || is_reborn(watch, &group) {
+    if rises_seldom(lead) || grows_with_the_work(watch, &group) || is_reborn(watch, &group) {
         return None;
     }
     let kind = kind_of(watch, &group);
@@ -146,9 +146,14 @@ fn of_group(watch: &RankWatch, group: Group) -> Option<Leak> {
     Some(leak)
 }
 
-/// Whether growth slows down so much that it is a cache that fills, or warm-up.
-pub(super) fn slows_down(lead: &Candidate) -> bool {
+/// Whether rises become so much rarer that the growth is a cache that fills, or warm-up.
+fn rises_seldom(lead: &Candidate) -> bool {
     super::evidence::laplace(lead) < FILLS_BELOW
+}
+
+/// Whether growth slows down so much that it may be a cache that fills: its rises become rarer or smaller.
+pub(super) fn slows_down(lead: &Candidate) -> bool {
+    rises_seldom(lead) || lead.growth.laplace_by_size < FILLS_BELOW
 }
 
 /// The kind of a group, if it is a leak.

@@ -250,3 +250,21 @@ fn epochs_left_are_the_memory_left_at_the_stated_growth() {
     let bytes = (80 * GIB - 12 * 64 * MIB - process.peak_bytes) as f64;
     assert!((left * rate / bytes - 1.0).abs() < 0.001, "{left} epochs of {rate} bytes for {bytes}");
 }
+
+/// A cache whose keys are drawn at random from a finite set grows at every step, by less and less.
+#[test]
+fn growth_by_less_and_less_slows_down_and_even_growth_does_not() {
+    let slows = |items: fn(u64) -> u64| {
+        let mut process = Process::new(0, &[vec![frame("features", "/home/me/train.py", 9)]]);
+        for step in 0..120_u64 {
+            let kept: u64 = (0..=step).map(items).sum();
+            process.step(&[(1, None, kept, kept * 64 * KIB)]);
+            if step % 12 == 11 {
+                process.epoch_end(&[(1, None, kept, kept * 64 * KIB)]);
+            }
+        }
+        process.judge().first().map(|finding| finding.slows)
+    };
+    assert_eq!(slows(|step| (32.0 * (-(step as f64) / 40.0).exp()) as u64), Some(true));
+    assert_eq!(slows(|_| 8), Some(false));
+}
