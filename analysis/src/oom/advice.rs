@@ -3,7 +3,7 @@
 //! Guarantees: nothing is advised that would not have helped according to the arithmetic. A smaller batch is advised
 //! only where the failed step was like the steps before it.
 
-use super::finding::{Place, by_place, needed};
+use super::places::{Place, by_place};
 use super::{OomCause, Report};
 use crate::classes::Class;
 use crate::wording::{REPLAYED, bytes, place_or_none, plural};
@@ -35,7 +35,7 @@ pub(super) fn of(report: &Report, failed: &[u32]) -> String {
 }
 
 fn capacity(report: &Report, failed: &[u32]) -> String {
-    let missing = needed(report);
+    let missing = report.needed_bytes();
     let activations = report.facts.classes.of(Class::Activations).saturating_add(report.facts.asked_bytes);
     let alone = match failed {
         [rank] if !report.facts.peers.is_empty() => {

@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 
 use memctl_model::{EvidenceValue, Finding, FindingKind, Frame, Moment, Sample, Severity};
 
-use super::{OomCause, Report, SiteUse, advice};
+use super::places::{Place, by_place};
+use super::{OomCause, Report, advice};
 use crate::wording::{bytes, moment, opening, place_or_none, plural, ranks, requested_in, sentence};
 
 /// Maximum number of sites that the evidence names.
@@ -205,7 +206,7 @@ fn deciding(report: &Report) -> String {
             of_what(report),
             // The limit is at least what was once reserved, and may be higher.
             if report.limit_bytes.is_some() { "at most" } else { "at least" },
-            bytes(needed(report)),
+            bytes(report.needed_bytes()),
         ),
     }
 }
@@ -217,12 +218,6 @@ pub(super) fn in_blocks(report: &Report) -> String {
         0 => "blocks that could not serve it".to_owned(),
         most => format!("blocks of at most {}", bytes(most)),
     }
-}
-
-/// Bytes that must become free to serve the request however the free memory is packed: its own segment then fits
-/// beside the reserved memory.
-pub(super) fn needed(report: &Report) -> u64 {
-    report.segment_bytes.saturating_sub(report.room_bytes).max(report.missing_bytes)
 }
 
 fn of_what(report: &Report) -> String {
@@ -291,33 +286,6 @@ pub(super) fn explanation(report: &Report) -> String {
         text.push_str(&sentence);
     }
     text
-}
-
-/// The live memory of one place.
-pub(super) struct Place<'a> {
-    pub site: Option<&'a Frame>,
-    pub bytes: u64,
-    pub blocks: u64,
-    /// Growth since the end of the last step.
-    pub grown: u64,
-}
-
-/// Live memory by place, most bytes first. Blocks that several stacks allocated at one line are at one place.
-pub(super) fn by_place(sites: &[SiteUse]) -> Vec<Place<'_>> {
-    let mut places: Vec<Place<'_>> = Vec::new();
-    for site in sites {
-        let (frame, grown) = (site.stack.site(), site.growth_bytes().unwrap_or(0));
-        match places.iter_mut().find(|place| place.site == frame) {
-            Some(place) => {
-                place.bytes = place.bytes.saturating_add(site.bytes);
-                place.blocks = place.blocks.saturating_add(site.blocks);
-                place.grown = place.grown.saturating_add(grown);
-            }
-            None => places.push(Place { site: frame, bytes: site.bytes, blocks: site.blocks, grown }),
-        }
-    }
-    places.sort_by_key(|place| std::cmp::Reverse(place.bytes));
-    places
 }
 
 fn peers(report: &Report) -> Option<String> {

@@ -8,6 +8,7 @@
 mod advice;
 pub mod finding;
 pub mod outcome;
+mod places;
 
 use memctl_model::allocator::segment_bytes;
 use memctl_model::{AllocatorSettings, PoolId, Stack};
@@ -187,6 +188,14 @@ pub struct Report {
     pub outside_bytes: Option<u64>,
     /// Whether expandable segments would have served the request with whole pages from the holes.
     pub expandable_would_serve: bool,
+}
+
+impl Report {
+    /// Bytes that must become free to serve the request however the free memory is packed: its own segment then fits
+    /// beside the reserved memory.
+    fn needed_bytes(&self) -> u64 {
+        self.segment_bytes.saturating_sub(self.room_bytes).max(self.missing_bytes)
+    }
 }
 
 /// Explains one failed request.
