@@ -137,5 +137,5 @@ def _number(
 
 def _of_class(function: types.FunctionType, name: str) -> Any:
     """A class's attribute of that name, found by the function's qualified name in its module."""
-    cls = dict.get(function.__globals__, function.__qualname__.split(".")[0])
+    cls: Any = dict.get(function.__globals__, function.__qualname__.split(".")[0])
     return _reading.table(cls).get(name) if _reading.is_a(cls, type) else None
