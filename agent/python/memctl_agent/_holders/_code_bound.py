@@ -18,7 +18,7 @@ from typing import Any, Optional
 from memctl_agent._holders import _reading
 
 # Maximum number of functions that are read for one container, and of bytes of each.
-FUNCTIONS_MAX = 64
+FUNCTIONS_MAX = 16
 CODE_BYTES_MAX = 4_000
 # Maximum number of names of a module or a class that are looked at.
 NAMES_MAX = 2_000
