@@ -13,7 +13,7 @@ import sys
 import threading
 import types
 import weakref
-from collections import deque
+from collections import OrderedDict, deque
 from typing import Any
 
 import pytest
@@ -347,6 +347,29 @@ def test_what_is_wide_is_looked_through_in_the_end() -> None:
 def only(answer: dict[str, Any]) -> dict[str, Any]:
     assert len(answer["holders"]) == 1, json.dumps(answer)
     return answer["holders"][0]
+
+
+class Evicting:
+    """A cache whose own code removes the oldest item."""
+
+    def __init__(self, room: int) -> None:
+        self.room, self.items = room, OrderedDict[int, torch.Tensor]()
+
+    def put(self, key: int, value: torch.Tensor) -> None:
+        self.items[key] = value
+        if len(self.items) > self.room:
+            self.items.popitem(last=False)
+
+
+def test_a_bound_in_the_code_is_found_by_a_search() -> None:
+    cache = Evicting(70)
+    for number in range(5):
+        cache.put(number, torch.ones(3))
+    HELD.append(cache)
+    told = only(_holders.find(_native, [block_of(tensor) for tensor in cache.items.values()], BUDGET_MS))
+    HELD.clear()
+    facts = tuple(told[key] for key in ("name", "owner", "length", "is_bounded", "limit"))
+    assert facts == ("items", "Evicting", 5, True, 70), told
 
 
 def test_bounds_and_lengths_are_told() -> None:
