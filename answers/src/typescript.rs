@@ -1,7 +1,7 @@
 //! The page's TypeScript types, made from the structs that are serialised.
 //!
-//! Guarantees: `web/src/api/types.ts` has every type that an answer to the page consists of, with every field and its
-//! description. Refuses two types of one name: `ts(rename = "…")` tells them apart.
+//! Guarantees: `web/src/api/types.ts` has every type that an answer to the page consists of, with every field. (The fields'
+//! descriptions are in `docs/json.md` and at the structs.) Refuses two types of one name: `ts(rename = "…")` tells them apart.
 //!
 //! A field with `skip_serializing_if` needs `serde(default)` beside it: only then does ts-rs write it as optional.
 //!
@@ -17,7 +17,7 @@ use memctl_model::{Gap, JobState, Severity};
 use ts_rs::{Config, TS, TypeVisitor};
 
 const HEAD: &str = "\
-// The responses of `/api/v1`, as docs/json.md describes them.
+// The responses of `/api/v1`. docs/json.md describes their fields.
 //
 // Generated from the structs in answers/: `MEMCTL_REGENERATE=1 cargo test -p memctl-answers typescript` writes this file.
 // (Over 400 lines: a list of fields.)
@@ -143,9 +143,9 @@ fn declaration(name: &str, docs: Option<String>, inline: &str) -> String {
     let _ = writeln!(text, "export interface {name}{base} {{");
     // Every field has a description: the compiler asks for it.
     for part in fields.split("/**").filter(|part| !part.trim().is_empty()) {
-        let (docs, field) = part.split_once("*/").expect("a description");
+        let (_, field) = part.split_once("*/").expect("a description");
         let (field, of) = field.trim().trim_end_matches(',').split_once(": ").expect("a field and its type");
-        let _ = writeln!(text, "{}  {field}: {};", comment(docs, "  "), shape(of));
+        let _ = writeln!(text, "  {field}: {};", shape(of));
     }
     text.push_str("}\n");
     text
