@@ -72,6 +72,8 @@ const SUSPECTED_RISES: u32 = 5;
 /// Laplace's statistic below which growth is a cache that fills at random or warm-up, and is not reported (one in a
 /// thousand).
 const FILLS_BELOW: f64 = -3.1;
+/// The same statistic below which growth may be that of a cache (one in fifty).
+const MAY_FILL_BELOW: f64 = -2.0;
 /// If the peaks' relative rise exceeds this share of the site's relative rise, inputs have become larger.
 const WORK_GROWS: f64 = 0.25;
 /// If the peaks rose by more than this many times the bytes of a block that became larger, the block is an input of the work. A
@@ -151,9 +153,14 @@ fn rises_seldom(lead: &Candidate) -> bool {
     super::evidence::laplace(lead) < FILLS_BELOW
 }
 
-/// Whether growth slows down so much that it may be a cache that fills: its rises become rarer or smaller.
+/// Whether growth slows down so much that it is a cache that fills, by its rises that become rarer or smaller.
 pub(super) fn slows_down(lead: &Candidate) -> bool {
     rises_seldom(lead) || lead.growth.laplace_by_size < FILLS_BELOW
+}
+
+/// Whether growth slows down enough that it may be a cache that fills, if a dict holds it.
+pub(super) fn may_slow_down(lead: &Candidate) -> bool {
+    slows_down(lead) || lead.growth.laplace_by_size < MAY_FILL_BELOW
 }
 
 /// The kind of a group, if it is a leak.

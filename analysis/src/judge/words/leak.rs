@@ -6,7 +6,7 @@ use super::{SERIES_MAX, SOON_SECONDS, bytes, median_rate, place, places, thinned
 use crate::judge::SITES_MAX;
 use crate::judge::candidate::Shape;
 use crate::judge::history::Per;
-use crate::judge::leak::{Leak, any_confirmed, reported_kind, slows_down, surest};
+use crate::judge::leak::{Leak, any_confirmed, may_slow_down, reported_kind, surest};
 use crate::judge::subjects::{self, Subject};
 use crate::judge::time_to_full::TimeToFull;
 use crate::wording;
@@ -69,7 +69,7 @@ pub(in crate::judge) fn leak(leaks: &[Leak], all: &[&Subject]) -> Finding {
         subject: String::new(),
         is_suspected: !confirmed,
         filled_device: false,
-        slows: shown.slows || slows_down(shown.group.lead()),
+        slows: shown.slows || may_slow_down(shown.group.lead()),
         foresight,
         rises: Some(u64::from(shown.rises)),
         gained_bytes: Some(shown.group.bytes_gained()),
