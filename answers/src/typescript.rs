@@ -1,14 +1,14 @@
 //! The page's TypeScript types, made from the structs that are serialised.
 //!
-//! Guarantees: `web/src/api/types.ts` has every type that an answer to the page consists of, with every field. (The fields'
-//! descriptions are in `docs/json.md` and at the structs.) Refuses two types of one name: `ts(rename = "…")` tells them apart.
+//! Guarantees: `web/src/api/types/` has every type that an answer to the page consists of, with every field. (The fields'
+//! descriptions are in `docs/json.md` and at the structs.) Refuses two types of one name: `ts(rename = "…")` distinguishes them.
 //!
 //! A field with `skip_serializing_if` needs `serde(default)` beside it: only then does ts-rs write it as optional.
 //!
 //! `MEMCTL_REGENERATE=1 cargo test -p memctl-answers typescript` writes the file again.
 
 use std::any::TypeId;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::marker::PhantomData;
 use std::path::Path;
@@ -26,24 +26,34 @@ const HEAD: &str = "\
 /// Types that have the fields of another one, where that is optional: ts-rs does not write them.
 const EXTENDS: [(&str, &str); 1] = [("JobVerdict", "Partial<Verdict>")];
 
-/// The answers that the page asks for.
-fn roots(types: &mut Types<'_>) {
+/// Visits the answers of a file.
+type Visit = fn(&mut Types<'_>);
+
+/// The files, in the order in which they are made. A type is in the first file that needs it.
+const FILES: [(&str, Visit); 2] = [("jobs", of_jobs), ("memory", of_memory)];
+
+/// The answers about jobs: what is known, found and reported of them.
+fn of_jobs(types: &mut Types<'_>) {
     types.visit::<crate::access::Known>();
     types.visit::<crate::alerts::Alerts>();
     types.visit::<crate::alerts::Silences>();
+    types.visit::<crate::diagnose::Diagnosis>();
+    types.visit::<crate::jobs::Jobs>();
+    types.visit::<crate::oom::Oom>();
+    types.visit::<crate::report::Report>();
+    types.visit::<crate::sparkline::Sparkline>();
+}
+
+/// The answers about memory: over time, at a moment, and under other settings.
+fn of_memory(types: &mut Types<'_>) {
     types.visit::<crate::anatomy::Anatomy>();
     types.visit::<crate::blocks::Blocks>();
     types.visit::<crate::classes::Classes>();
-    types.visit::<crate::diagnose::Diagnosis>();
     types.visit::<crate::dossier::flame::Flame>();
     types.visit::<crate::fit::Fit>();
     types.visit::<crate::heat::Heat>();
-    types.visit::<crate::jobs::Jobs>();
     types.visit::<crate::ledger::Ledger>();
-    types.visit::<crate::oom::Oom>();
-    types.visit::<crate::report::Report>();
     types.visit::<crate::sites::Sites>();
-    types.visit::<crate::sparkline::Sparkline>();
     types.visit::<crate::tile::Head>();
     types.visit::<crate::timeline::Timeline>();
     types.visit::<crate::what_if::WhatIf>();
@@ -133,7 +143,7 @@ impl TypeVisitor for Types<'_> {
 
 /// A declaration, a line for each field.
 fn declaration(name: &str, docs: Option<String>, inline: &str) -> String {
-    let mut text = docs.map_or_else(String::new, |docs| comment(docs.trim(), ""));
+    let mut text = docs.map_or_else(String::new, |docs| comment(docs.trim()));
     let Some(fields) = inline.strip_prefix('{').and_then(|rest| rest.strip_suffix('}')) else {
         let _ = writeln!(text, "export type {name} = {};", shape(inline));
         return text;
@@ -152,15 +162,15 @@ fn declaration(name: &str, docs: Option<String>, inline: &str) -> String {
 }
 
 /// A description, on one line where it has only one.
-fn comment(docs: &str, indent: &str) -> String {
+fn comment(docs: &str) -> String {
     let docs = docs.trim().trim_start_matches("/**").trim_end_matches("*/").trim();
     let docs = without_links(docs);
     let lines: Vec<&str> = docs.lines().map(|line| line.trim().trim_start_matches('*').trim()).collect();
     match lines.as_slice() {
-        [line] => format!("{indent}/** {line} */\n"),
+        [line] => format!("/** {line} */\n"),
         lines => {
-            let lines: String = lines.iter().map(|line| format!("{indent} * {line}\n")).collect();
-            format!("{indent}/**\n{lines}{indent} */\n")
+            let lines: String = lines.iter().map(|line| format!(" * {line}\n")).collect();
+            format!("/**\n{lines} */\n")
         }
     }
 }
@@ -205,19 +215,38 @@ fn shape(of: &str) -> String {
 fn the_pages_types_are_made_from_the_structs() {
     let config = Config::new().with_large_int("number").with_array_tuple_limit(0);
     let mut types = Types { config: &config, found: BTreeMap::new() };
-    roots(&mut types);
-    let mut text = HEAD.to_owned();
-    for (_, declaration) in types.found.values() {
-        text.push('\n');
-        text.push_str(declaration);
+    let mut earlier: BTreeMap<String, &str> = BTreeMap::new();
+    for (name, visit) in FILES {
+        visit(&mut types);
+        let own = types.found.iter().filter(|(name, _)| !earlier.contains_key(*name));
+        let declarations: Vec<&str> = own.map(|(_, (_, declaration))| declaration.as_str()).collect();
+        let text = format!("{HEAD}{}\n{}", imports(&declarations, &earlier), declarations.join("\n"));
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../web/src/api/types/{name}.ts"));
+        if std::env::var_os("MEMCTL_REGENERATE").is_some() {
+            std::fs::write(&file, text).expect("the types are written");
+        } else {
+            assert!(
+                std::fs::read_to_string(&file).is_ok_and(|found| found == text),
+                "web/src/api/types/{name}.ts is stale: run MEMCTL_REGENERATE=1 cargo test -p memctl-answers typescript"
+            );
+        }
+        for known in types.found.keys() {
+            earlier.entry(known.clone()).or_insert(name);
+        }
     }
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../web/src/api/types.ts");
-    if std::env::var_os("MEMCTL_REGENERATE").is_some() {
-        std::fs::write(&file, text).expect("the types are written");
-        return;
+}
+
+/// The line that imports what other files have.
+fn imports(declarations: &[&str], earlier: &BTreeMap<String, &str>) -> String {
+    let words =
+        declarations.iter().flat_map(|text| text.lines()).filter(|line| line.starts_with("  ") || line.contains(" = "));
+    let words: BTreeSet<&str> =
+        words.flat_map(|line| line.split(|letter: char| !letter.is_alphanumeric() && letter != '_')).collect();
+    let mut by_file: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for (known, file) in earlier.iter().filter(|(known, _)| words.contains(known.as_str())) {
+        by_file.entry(file).or_default().push(known);
     }
-    assert!(
-        std::fs::read_to_string(&file).is_ok_and(|found| found == text),
-        "web/src/api/types.ts is stale: run MEMCTL_REGENERATE=1 cargo test -p memctl-answers typescript"
-    );
+    by_file.iter().fold(String::new(), |text, (file, names)| {
+        format!("{text}\nimport type {{ {} }} from './{file}';\n", names.join(", "))
+    })
 }

@@ -5,8 +5,8 @@
 //! are threads that wait and memory left behind by `backward(create_graph=True)` or by an autocast that is never left. A
 //! graph that grows over many steps is a leak. If a tensor in a container is replaced by a larger one, the container's
 //! length shows nothing. A dict may be the cache of a data set that the first epoch fills: over steps, it is a leak
-//! only after growth over several epochs, and while its growth does not slow down. Guarantees: memory is called bounded or unbounded only after an answer that found
-//! holders of most of the requested blocks.
+//! only after growth over several epochs, and while its growth does not slow down. Guarantees: memory is called bounded
+//! or unbounded only after an answer that found holders of most of the requested blocks.
 
 use memctl_model::holders::BLOCKS_MAX;
 use memctl_model::{

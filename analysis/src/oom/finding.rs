@@ -75,7 +75,7 @@ pub struct Counted {
     pub ooms: u64,
     /// Why their events are missing.
     pub missing: Missing,
-    /// The first measurement that counts a failed request, or the last measurement of the process.
+    /// The first measurement that counts a failed request; without one, the time alone.
     pub first: Sample,
     /// Whether the process ended because of one; `None` if it still runs or its end is unknown.
     pub ended_by_it: Option<bool>,

@@ -341,7 +341,7 @@ pub(crate) async fn counted(store: &dyn Store, found: &Found) -> Result<Vec<Find
         if ooms == 0 {
             continue;
         }
-        let first = samples.iter().find(counts).or(samples.last()).copied();
+        let first = samples.iter().find(counts).copied();
         // A snapshot has no end of its process.
         let end = session.end.as_ref().filter(|_| session.info.source == SourceKind::Live);
         let ended = end.map(|end| end.failure.as_deref().is_some_and(says_out_of_memory));

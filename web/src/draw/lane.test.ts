@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest';
 import type { Finding, RankSites, Site } from '../api/types';
-import { BARS_MAX, keeping, lane } from './lane';
+import { BARS_MAX, lane } from './lane';
 
 const MIB = 1 << 20;
 
@@ -50,7 +50,7 @@ describe('lane', () => {
       [0, false, 0],
       [1, false, 2 * MIB],
     ]);
-    expect(drawn && keeping(drawn)).toEqual({ kept: 2, bars: 3 });
+    expect(drawn?.later).toEqual({ kept: 2, epochs: 3 });
   });
 
   it('has every line of a finding and no other', () => {
@@ -70,6 +70,7 @@ describe('lane', () => {
     expect(drawn?.bars.length).toBeLessThanOrEqual(BARS_MAX);
     expect(drawn?.bytes).toBe((1001 * 1002) / 2);
     expect(drawn?.bars.at(-1)?.to).toBe(1000);
+    expect(drawn?.later).toEqual({ kept: 1000, epochs: 1000 });
   });
 
   it('is not drawn without epochs', () => {

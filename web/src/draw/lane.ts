@@ -26,6 +26,8 @@ export interface Lane {
   top: number;
   /** The bytes of all bars. */
   bytes: number;
+  /** Epochs after the first, and in how many of them something was allocated that is still live. */
+  later: { epochs: number; kept: number };
 }
 
 /** Whether a call is the finding's line, or one of its lines. */
@@ -56,17 +58,13 @@ export function lane(of: RankSites, finding: Finding | null): Lane | null {
     for (let epoch = from; epoch <= to; epoch += 1) sum += born.get(epoch) ?? 0;
     return { from, to, bytes: sum };
   });
-  const later = Math.max(...bars.slice(1).map((bar) => bar.bytes));
-  const top = later > 0 ? later : Math.max(...bars.map((bar) => bar.bytes));
+  const highest = Math.max(...bars.slice(1).map((bar) => bar.bytes));
+  const top = highest > 0 ? highest : Math.max(...bars.map((bar) => bar.bytes));
+  const kept = [...born].filter(([epoch, sum]) => epoch > 0 && sum > 0).length;
   return {
     bars: bars.map((bar) => ({ ...bar, height: Math.min(1, bar.bytes / top), cut: bar.bytes > top })),
     top,
     bytes: bars.reduce((sum, bar) => sum + bar.bytes, 0),
+    later: { epochs: last, kept },
   };
-}
-
-/** In how many of the later epochs something was allocated that is still live. */
-export function keeping(of: Lane): { kept: number; bars: number } {
-  const later = of.bars.slice(1);
-  return { kept: later.filter((bar) => bar.bytes > 0).length, bars: later.length };
 }

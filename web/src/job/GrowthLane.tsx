@@ -8,7 +8,7 @@ import { useAsked } from '../api/ask';
 import { isOf } from '../api/live';
 import type { Finding, Rank, Sites } from '../api/types';
 import { fileName } from '../draw/flame';
-import { keeping, lane } from '../draw/lane';
+import { lane } from '../draw/lane';
 import { question, type JobAddress } from '../route';
 import { isSame } from '../words/devices';
 import { compared } from '../words/grown';
@@ -36,10 +36,10 @@ export function GrowthLane({ job, rank, findings, runs }: { job: JobAddress; ran
   const shown = sites.answer?.ranks.find((known) => isSame(known, rank));
   const drawn = shown === undefined ? null : lane(shown, finding);
   if (drawn === null || last === undefined) return null;
-  const { kept, bars } = keeping(drawn);
+  const { kept, epochs } = drawn.later;
   const line = finding?.site;
   const whose = line ? `${line.function} (${fileName(line.file)}${line.line === null ? '' : `:${line.line}`})` : 'all sites';
-  const words = `${bytes(drawn.bytes)} of ${whose} were live at the end of epoch ${last.epoch}: allocated in ${kept} of the ${plural(bars, 'epoch')} after the first.`;
+  const words = `${bytes(drawn.bytes)} of ${whose} were live at the end of epoch ${last.epoch}: allocated in ${kept} of the ${plural(epochs, 'epoch')} after the first.`;
   const wide = WIDTH / drawn.bars.length;
   return (
     <figure class="lane">
