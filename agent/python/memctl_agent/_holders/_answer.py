@@ -45,11 +45,13 @@ def entry(
     kind: str, sentence: str, chain: list[str], blocks: list[int], sizes: list[int], facts: _facts.Facts
 ) -> dict[str, Any]:
     """One holder of the answer. `blocks` has the blocks' numbers, because the reader must check that they are still
-    live."""
+    live. `subject` and `identity` are the sentence and the chain without counts: they stay the same while it grows."""
     return {
         "kind": kind,
         "sentence": sentence[:SENTENCE_CHARS_MAX],
+        "subject": sentence[:SENTENCE_CHARS_MAX],
         "chain": chain,
+        "identity": chain,
         "blocks": len(blocks),
         "bytes": sum(sizes[block] for block in blocks),
         "tensors": None,
@@ -77,11 +79,14 @@ def united(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _siblings(one: dict[str, Any]) -> Optional[tuple[Any, ...]]:
-    """What siblings have in common: all of their chain but keys and numbers of items."""
+    """What siblings have in common: all of their chain but keys."""
     if one["holder"] != _facts.CONTAINER or one["name"] is None or one["length"] is None or one["thread"]:
         return None
-    chain = [step.rpartition(", ")[0] or step for step in one["chain"] if not step.startswith("key ")]
-    return one["kind"], one["type"], one["name"], one["owner"], one["is_bounded"], one["limit"], *chain
+    return one["kind"], one["type"], one["name"], one["owner"], one["is_bounded"], one["limit"], *_without_keys(one)
+
+
+def _without_keys(one: dict[str, Any]) -> list[str]:
+    return [step for step in one["identity"] if not step.startswith("key ")]
 
 
 def _union(group: list[dict[str, Any]]) -> dict[str, Any]:
@@ -97,7 +102,10 @@ def _union(group: list[dict[str, Any]]) -> dict[str, Any]:
     return {
         **first,
         "sentence": f"{name}{many}"[:SENTENCE_CHARS_MAX],
+        "subject": name[:SENTENCE_CHARS_MAX],
         "chain": [*chain, first["chain"][-1]],
+        # (The same siblings later may be more of them.)
+        "identity": ["siblings", *_without_keys(first)],
         "blocks": sum(one["blocks"] for one in group),
         "bytes": sum(one["bytes"] for one in group),
         "numbers": sorted(number for one in group for number in one["numbers"]),
@@ -133,37 +141,43 @@ class Answer:
         is_bare = at == len(chain.path) - 1
         tensors = None if is_bare else self._tensors_in(chain.path[at], len(chain.path) - 1 - at)
         kind, sentence = _words.kind_and_sentence(chain, at, tensors)
+        subject = _words.kind_and_sentence(chain, at, None)[1] if tensors else sentence
         facts = _kind_of(kind, _facts.of(chain.path, at), chain)
         tail = []
+        before, after = self._around(group, kind, chain)
         if group.how:
-            tail = [group.how]
-            among = "" if kind in ("attribute", "global", "frame", "module_buffer") else "the tensors in "
-            if group.is_of_graph:
-                tail = ["its graph"]
-                sentence = f"the graph of {among}{sentence}"
-            elif group.how.startswith(SAVED):
-                sentence = f"the graph of {among}{sentence} ({group.how})"
-            else:
-                sentence = f"{group.how} of {among}{sentence}"
+            tail = ["its graph"] if group.is_of_graph else [group.how]
+        if before:
             kind = "autograd"
-            facts.kind = _facts.GRAPH
-        context = chain.passes(self._context) if self._context is not None else None
-        if context is not None and not group.how:
-            name = _reading.type_name(type(chain.path[context]))
-            kind, sentence = "autograd", f"the context of `{name}`, reached from {sentence}"
             facts.kind = _facts.GRAPH
         root = chain.root
         if root is not None and root.thread:
             count = len(group.threads)
             which = root.thread if count == 1 else f"{count} threads, one of them {root.thread}"
-            sentence = f"{sentence}, of {which}"
-        told = entry(kind, sentence, chain.steps(tail), group.blocks, sizes, facts)
-        told["tensors"] = None if kind in ("attribute", "global", "frame") else tensors
+            after = f"{after}, of {which}"
+        found = entry(kind, f"{before}{sentence}{after}", chain.steps(tail), group.blocks, sizes, facts)
+        found["subject"] = f"{before}{subject}{after}"[:SENTENCE_CHARS_MAX]
+        found["identity"] = chain.steps(tail, with_counts=False)
+        found["tensors"] = None if kind in ("attribute", "global", "frame") else tensors
         # A graph belongs to the tensor, whose name is not that of the object that has the tensor.
-        told["name"], told["owner"] = chain.name(len(chain.path) - 1 if group.is_of_graph else at)
+        found["name"], found["owner"] = chain.name(len(chain.path) - 1 if group.is_of_graph else at)
         if root is not None and root.thread:
-            told["thread"], told["threads"] = root.thread, len(group.threads)
-        return told
+            found["thread"], found["threads"] = root.thread, len(group.threads)
+        return found
+
+    def _around(self, group: Group, kind: str, chain: _words.Chain) -> tuple[str, str]:
+        """What stands before and after the holder's words if autograd holds the blocks; else two empty texts."""
+        if group.how:
+            among = "" if kind in ("attribute", "global", "frame", "module_buffer") else "the tensors in "
+            if group.is_of_graph:
+                return f"the graph of {among}", ""
+            if group.how.startswith(SAVED):
+                return f"the graph of {among}", f" ({group.how})"
+            return f"{group.how} of {among}", ""
+        context = chain.passes(self._context) if self._context is not None else None
+        if context is None:
+            return "", ""
+        return f"the context of `{_reading.type_name(type(chain.path[context]))}`, reached from ", ""
 
     def _tensors_in(self, top: Any, levels: int) -> Optional[int]:
         """How many tensors are `levels` levels below a container; None if that is too much to count."""

@@ -184,8 +184,11 @@ class Chain:
     def _is_tensor(self, at: int) -> bool:
         return at >= 0 and self._tensor is not None and _reading.is_a(self.path[at], self._tensor)
 
-    def steps(self, tail: list[str]) -> list[str]:
-        """The chain as short texts. A long chain is shortened in the middle."""
+    def steps(self, tail: list[str], *, with_counts: bool = True) -> list[str]:
+        """The chain as short texts. A long chain is shortened in the middle.
+
+        Without counts of items, the texts stay the same while containers grow.
+        """
         steps = []
         if self.root is not None and self.root.kind != "local":
             steps.append(f"{self.root.kind} `{self.root.name}`")
@@ -196,7 +199,7 @@ class Chain:
                 continue
             names, last = self._submodules(at)
             if names:
-                steps += [f"submodule `{'.'.join(names)}`", self._step(last, self.path[last]) or "module"]
+                steps += [f"submodule `{'.'.join(names)}`", self._step(last, self.path[last], with_counts) or "module"]
                 below = last + 1
                 continue
             if at + 1 < len(self.path) and self.edges[at + 1].how == "thread-local":
@@ -210,7 +213,7 @@ class Chain:
             elif edge.how == "local":
                 steps.append(f"local `{edge.name}` of function `{edge.owner}`")
             if at > 0 or self.root is None or self.root.kind == "local":
-                step = self._step(at, thing)
+                step = self._step(at, thing, with_counts)
                 if step is not None:
                     steps.append(step)
         steps += tail
@@ -234,7 +237,7 @@ class Chain:
     def _is_submodule(self, at: int) -> bool:
         return at > 0 and self.edges[at].how == "key" and self.edges[at - 1].name == "_modules"
 
-    def _step(self, at: int, thing: Any) -> Optional[str]:
+    def _step(self, at: int, thing: Any, with_count: bool) -> Optional[str]:
         cls = type(thing)
         following = self.path[at + 1] if at + 1 < len(self.path) else None
         if cls is types.CellType or cls is types.FrameType or (cls is tuple and type(following) is types.CellType):
@@ -249,7 +252,7 @@ class Chain:
             return None
         word = _reading.container(thing)
         if word is not None:
-            return f"{word}, {counted(_reading.length(thing), 'item')}"
+            return f"{word}, {counted(_reading.length(thing), 'item')}" if with_count else word
         return _reading.type_name(cls) if following is None else f"`{_reading.type_name(cls)}` object"
 
     def _keeps(self, at: int) -> bool:
