@@ -15,6 +15,11 @@ from memctl_agent._holders import _answer, _facts
 STEPS_MAX = 11
 
 
+# The key of blocks for which the whole heap has no Python object. Only C++ can hold them, unless the program replaced their
+# tensors during the search. A program that does so replaces some of a line's tensors, so a few such blocks say nothing.
+_UNSEEN = ("unseen", "", "")
+
+
 @dataclass
 class Loose:
     """Facts about tensors to which no chain leads."""
@@ -57,6 +62,9 @@ class Loose:
             key = self._key(block, is_whole)
             if key is not None:
                 groups.setdefault(key, []).append(block)
+        unseen = groups.pop(_UNSEEN, [])
+        if 2 * len(unseen) >= len(missing):
+            groups.setdefault(("cpp", "", ""), []).extend(unseen)
         alone = groups.pop(("cpp", "", ""), [])
         if alone:
             # The blocks of a site that C++ holds form one group, which takes a known reason of some of them.
@@ -79,7 +87,7 @@ class Loose:
         above = next((self.above[at] for at in ids if self.above.get(at)), [])
         if above:
             return "object", self._words(above), ""
-        return ("cpp", "", "") if self.are_graphs_seen and (self.are_holders_seen or not ids) else None
+        return _UNSEEN if self.are_graphs_seen and (self.are_holders_seen or not ids) else None
 
     def _words(self, above: list[tuple[int, str]]) -> str:
         """The path upwards as far as it is known."""
