@@ -5,6 +5,7 @@
 
 pub mod access;
 pub mod alerts;
+mod compare;
 pub mod help;
 pub mod job_names;
 mod questions;
@@ -23,6 +24,7 @@ use clap_complete::Shell;
 
 use crate::hosting::{Credentials, DaemonAddress, Tls, TokenSource};
 use crate::render::screen::Colour;
+pub use compare::{Baseline, BaselineVerb, Diff};
 pub use questions::{
     Assert, Diagnose, Export, ExportFormat, FailOn, Fit, Frag, Holders, Jobs, Leaks, Ledger, Oom, Query, Ranks, Report,
     Sites, Timeline, WhatIf,
@@ -199,6 +201,10 @@ pub enum Command {
     Report(Report),
     /// Check conditions, for CI: exit code 1 when one does not hold.
     Assert(Assert),
+    /// Compare the memory of two runs: peaks, sites, classes, settings, findings.
+    Diff(Diff),
+    /// Save a run's figures into a file to commit, for `memctl assert --against FILE`.
+    Baseline(Baseline),
     /// Show memory over time, as a plot or as data.
     Timeline(Timeline),
     /// Show live memory by allocation site at one moment.

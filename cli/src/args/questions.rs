@@ -348,7 +348,7 @@ pub struct Report {
 #[command(after_help = ASSERT_HELP)]
 pub struct Assert {
     /// The job's name [default: the newest], unless --job gives it; and what must hold: stable, no-leak, no-oom, no-findings, 'peak<10GiB', 'peak_reserved<12GiB', 'reserved/allocated<1.3', 'growth<1MiB/epoch'.
-    #[arg(required_unless_present = "against", value_name = "[JOB] CONDITION", add = ArgValueCandidates::new(job_names))]
+    #[arg(required_unless_present_any = ["against", "max_peak", "max_growth"], value_name = "[JOB] CONDITION", add = ArgValueCandidates::new(job_names))]
     pub words: Vec<String>,
     /// The job's name, as a flag; `latest` is the newest.
     #[arg(long, value_name = "JOB", value_parser = values::known_job, add = ArgValueCandidates::new(job_names))]
@@ -356,9 +356,15 @@ pub struct Assert {
     /// Which part of it.
     #[command(flatten)]
     pub part: Part,
-    /// Not worse than this job: peaks higher by 5 % at most, no finding that it does not have.
-    #[arg(long, value_name = "JOB", value_parser = values::known_job, add = ArgValueCandidates::new(job_names))]
+    /// Compare with this job, or with a file of `memctl baseline save`. Without a condition about it (no-new-leak, 'peak<=+2%', 'peak_reserved<=+2%'): its peaks may be exceeded by 5 %, and there may be no finding that it does not have.
+    #[arg(long, value_name = "JOB|FILE", add = ArgValueCandidates::new(job_names))]
     pub against: Option<String>,
+    /// The same as 'peak<=BYTES', without characters that a shell reads.
+    #[arg(long, value_name = "BYTES")]
+    pub max_peak: Option<String>,
+    /// The same as 'growth<=RATE': 1MiB/epoch, 64KiB/step, 10MiB/minute.
+    #[arg(long, value_name = "RATE")]
+    pub max_growth: Option<String>,
     /// Judge only what follows the end of this epoch; that end is the first that counts.
     #[arg(long, value_name = "N")]
     pub after_epoch: Option<u32>,
@@ -389,7 +395,17 @@ impl Assert {
         };
         let newest = || self.job.clone().unwrap_or_else(|| "latest".to_owned());
         let (job, words) = named.unwrap_or_else(|| (newest(), &self.words));
-        let conditions = words.iter().map(|word| word.parse()).collect::<Result<Vec<Condition>, String>>()?;
+        let flags = [("peak<=", &self.max_peak), ("growth<=", &self.max_growth)];
+        let flags = flags.into_iter().filter_map(|(figure, limit)| Some(format!("{figure}{}", limit.as_ref()?)));
+        let conditions = words.iter().cloned().chain(flags);
+        let conditions = conditions.map(|word| word.parse()).collect::<Result<Vec<Condition>, String>>()?;
+        if self.against.is_none()
+            && let Some(relative) = conditions.iter().find(|condition| condition.asks.is_relative())
+        {
+            return Err(format!(
+                "`{relative}` compares with another job: name it, or a baseline's file, with --against"
+            ));
+        }
         if conditions.is_empty() && self.against.is_none() {
             return Err(format!("there is no condition to check behind the job's name `{job}`; {CONDITIONS}"));
         }
@@ -404,6 +420,8 @@ no-findings             no finding of severity warning or above\n  \
 stable                  no-leak, nothing else grows, and allocated memory at epoch ends stays within the tolerance\n  \
 'peak<10GiB'            the peak of allocated bytes on every rank (also <=; KiB, MiB, GiB, TiB, KB, MB, GB, TB)\n  \
 'peak_reserved<12GiB'   the peak of reserved bytes\n  \
+'peak<=+2%'             with --against: the peak above the other job's, also 'peak_reserved<=+2%', 'peak<=+512MiB'\n  \
+no-new-leak             with --against: no leak that the other job does not have\n  \
 'reserved/allocated<R'  the ratio of these two peaks\n  \
 'growth<1MiB/epoch'     growth of every rank, also /step and /minute\n  \
 'unused<50%'            the share of reserved bytes that no live block uses at epoch ends (cache included)\n\

@@ -7,6 +7,7 @@ mod access;
 pub mod alerts;
 pub mod assert;
 pub mod diagnose;
+pub mod diff;
 pub mod finding;
 pub mod fit;
 pub mod frag;
