@@ -252,7 +252,7 @@ class Session:
             return
         job = shlex.quote(str(self._started.get("job")))
         place = "" if self._started.get("is_local") else f" --daemon {self._started.get('daemon')}"
-        say(f"recording as job {job}; `memctl query {job}{place}` shows it, `memctl ui{place}` its page")
+        say(f"recording as job {job}; `memctl query {job}{place}` shows the job, `memctl ui{place}` shows its page")
 
     def _has_stacks(self) -> bool:
         try:
