@@ -77,7 +77,7 @@ pub struct Global {
     /// A file that contains the token for the daemon [env: MEMCTL_TOKEN_FILE, or MEMCTL_TOKEN with the token itself].
     #[arg(long, global = true, value_name = "FILE", hide_short_help = true, help_heading = CONNECTION)]
     pub token_file: Option<PathBuf>,
-    /// The tenant to use, if you may use several tenants [env: MEMCTL_TENANT].
+    /// The tenant to use, for callers that may use all tenants; * means all [env: MEMCTL_TENANT].
     #[arg(long, global = true, value_name = "TENANT", hide_short_help = true, help_heading = CONNECTION)]
     pub tenant: Option<String>,
     /// Format of the output. CSV escapes control characters, and puts ' before text that a spreadsheet would run as a formula.
