@@ -8,7 +8,7 @@ use crate::render::screen::{Screen, Tone};
 use crate::render::table::{Table, left};
 use crate::render::text::{safe, width};
 
-/// Characters of a time without its fraction: `2026-03-01T12:30:00`.
+/// Number of characters of a time without its fraction: `2026-03-01T12:30:00`.
 const SECONDS: usize = 19;
 
 impl Page for Tokens {
@@ -67,7 +67,7 @@ impl Page for Audit {
                 entry.outcome.clone(),
             ]);
         }
-        // Audit entries are evidence. If the table is too wide for the screen, entries are wrapped and nothing is cut.
+        // Audit entries are evidence, so nothing is cut. If the table is too wide for the screen, entries are wrapped.
         let is_whole = screen.columns.is_none_or(|columns| {
             table.show(&Screen { columns: None, colour: false, ..*screen }).lines().all(|line| width(line) <= columns)
         });
@@ -85,7 +85,7 @@ fn done(entry: &Entry) -> &'static str {
     if entry.refused { "refused" } else { "yes" }
 }
 
-/// An entry on as many lines as it needs.
+/// An entry, on as many lines as it needs.
 fn block(entry: &Entry, screen: &Screen) -> String {
     let Entry { caller, peer, tenant, action, subject, outcome, .. } = entry;
     let refused = if entry.refused { " (refused)" } else { "" };

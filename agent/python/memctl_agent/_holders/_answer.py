@@ -1,8 +1,8 @@
-"""Makes the answer. Blocks whose chains meet in one container become one holder with its count.
+"""Makes the answer. Blocks whose chains meet in one container become one holder, with the number of the blocks.
 
-Guarantees: an answer has plain strings and numbers and at most eight holders. Holders with the most blocks come first,
-and then the order of their sentences decides.
-Refuses: to keep any of the objects that it reads.
+Guarantees: an answer has plain strings and numbers, and at most eight holders. Holders are sorted by their blocks, then
+by their bytes, then by their sentences.
+Does not keep any of the objects that it reads.
 """
 
 from __future__ import annotations
@@ -71,7 +71,8 @@ def entry(
 
 
 def united(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Unites sibling containers of one name, such as the lists under the keys of a dict: together they grow."""
+    """Unites sibling containers of one name, such as the lists under the keys of a dict. Only together they may show
+    the growth."""
     groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for number, one in enumerate(entries):
         groups.setdefault(_siblings(one) or (number,), []).append(one)
@@ -79,7 +80,7 @@ def united(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _siblings(one: dict[str, Any]) -> Optional[tuple[Any, ...]]:
-    """What siblings have in common: all of their chain but keys."""
+    """What siblings have in common: their chains are equal except for keys."""
     if one["holder"] != _facts.CONTAINER or one["name"] is None or one["length"] is None or one["thread"]:
         return None
     return one["kind"], one["type"], one["name"], one["owner"], one["is_bounded"], one["limit"], *_without_keys(one)
@@ -90,7 +91,7 @@ def _without_keys(one: dict[str, Any]) -> list[str]:
 
 
 def _union(group: list[dict[str, Any]]) -> dict[str, Any]:
-    """Several siblings as one holder. Each of them with a bound means a bound of all together."""
+    """Several siblings as one holder. If each sibling has a bound, the holder's bound is their sum."""
     first, counts = group[0], [one["tensors"] for one in group]
     tensors = None if None in counts else sum(counts)
     length = sum(one["length"] for one in group)
@@ -116,7 +117,7 @@ def _union(group: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def about(told: dict[str, Any], blocks: list[int], sizes: list[int]) -> dict[str, Any]:
-    """The same holder with these blocks."""
+    """The same holder, with other blocks."""
     held = sum(sizes[block] for block in blocks)
     return {**told, "blocks": len(blocks), "bytes": held, "numbers": sorted(blocks)}
 
@@ -132,7 +133,7 @@ class Answer:
         self._tensor: Optional[type] = getattr(torch._C, "TensorBase", None)
 
     def chain(self, path: list[Any], root: Any) -> _words.Chain:
-        """The chain of a path, which can name its edges."""
+        """The chain of a path. The chain can name the edges of the path."""
         return _words.Chain(path, root, self._frames, self._module, self._tensor)
 
     def entry(self, group: Group, chain: _words.Chain, sizes: list[int]) -> dict[str, Any]:
@@ -159,7 +160,7 @@ class Answer:
         found["subject"] = f"{before}{subject}{after}"[:SENTENCE_CHARS_MAX]
         found["identity"] = chain.steps(tail, with_counts=False)
         found["tensors"] = None if kind in ("attribute", "global", "frame") else tensors
-        # A graph belongs to the tensor, whose name is not that of the object that has the tensor.
+        # A graph belongs to a tensor. The tensor's name is not the name of the object that has the tensor.
         found["name"], found["owner"] = chain.name(len(chain.path) - 1 if group.is_of_graph else at)
         if root is not None and root.thread:
             found["thread"], found["threads"] = root.thread, len(group.threads)
@@ -180,7 +181,8 @@ class Answer:
         return f"the context of `{_reading.type_name(type(chain.path[context]))}`, reached from ", ""
 
     def _tensors_in(self, top: Any, levels: int) -> Optional[int]:
-        """How many tensors are `levels` levels below a container; None if that is too much to count."""
+        """The number of tensors that are `levels` levels below a container; `None` if there are too many objects to
+        count them."""
         if _reading.container(top) is None or _reading.length(top) > COUNTED_MAX:
             return None
         known: dict[int, bool] = {}
@@ -205,8 +207,8 @@ class Answer:
 
 
 def _referents(thing: Any) -> list[Any]:
-    """The referents of an object. For a function, only its own referents count: many functions share globals and
-    builtins."""
+    """The referents of an object. For a function, only its own referents count, because many functions share their
+    globals and builtins."""
     if type(thing) is not types.FunctionType:
         return gc.get_referents(thing)
     own = (thing.__closure__, thing.__defaults__, thing.__kwdefaults__)
@@ -214,7 +216,7 @@ def _referents(thing: Any) -> list[Any]:
 
 
 def _kind_of(kind: str, facts: _facts.Facts, chain: _words.Chain) -> _facts.Facts:
-    """Maps a holder's words to one of a few kinds."""
+    """Reduces the kind of a holder to one of a few kinds."""
     if kind == "module_buffer":
         facts.kind = _facts.MODULE
     elif kind == "frame":
