@@ -3,6 +3,8 @@
 `memctl_agent.attach()` is all that is needed. `epoch`, `step`, `phase`, `region` and `note` add marks that memctl
 cannot find by itself. Importing this module does nothing and does not import torch.
 Guarantees: no call raises, blocks or changes the training. Without a session every call does nothing.
+
+(PYTEST_DONT_REWRITE: the package has a plugin of pytest, which would warn if the package was imported before it.)
 """
 
 from __future__ import annotations

@@ -117,9 +117,14 @@ def pytest_configure(config: Any) -> None:
         if config.getoption("memctl"):
             raise pytest.UsageError(f"--memctl needs pytest {PYTEST_MIN} or later, this is {pytest.__version__}")
         return
-    if config.getoption("memctl") or config.pluginmanager.hasplugin("dsession"):
-        # (Workers of pytest-xdist measure; the controller, which collects no tests, prints.)
+    if config.getoption("memctl"):
         _rows(config)
+
+
+def pytest_sessionstart(session: Any) -> None:
+    """Receives results in a controller of pytest-xdist: its workers measure, and it collects no tests itself."""
+    if session.config.pluginmanager.hasplugin("dsession") and not _is_old():
+        _rows(session.config)
 
 
 def pytest_collection_finish(session: Any) -> None:

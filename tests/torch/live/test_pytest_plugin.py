@@ -354,8 +354,13 @@ def test_nothing_of_memctl_is_there(request):
 """
 
 
-def test_unused_it_does_nothing(tmp_path: pathlib.Path) -> None:
-    ran = run(tmp_path, UNUSED, "-W", "error", "--strict-markers")
+@pytest.mark.parametrize("is_imported", [False, True])
+def test_unused_it_does_nothing(tmp_path: pathlib.Path, is_imported: bool) -> None:
+    if is_imported:
+        # As under `memctl run`, before pytest begins.
+        (tmp_path / "sitecustomize.py").write_text("import memctl_agent")
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    ran = run(tmp_path, UNUSED, "-W", "error", "--strict-markers", PYTHONPATH=path)
     assert ran.code == 0 and "memctl" not in ran.out, ran
 
 

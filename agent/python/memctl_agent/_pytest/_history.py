@@ -10,17 +10,23 @@ Refuses: allocators without events, torch without CUDA.
 from __future__ import annotations
 
 import functools
+import inspect
 import os
+import sys
 from typing import Any, Optional
 
 from memctl_agent import _torch
 
-# Events per device and test. One takes about 200 bytes and the stack, and a reading takes about 10 µs of it.
+# Events per device and test. A reading of as many takes about 1 GiB of host memory and 10 s.
 EVENTS_MAX = 1_000_000
+
+# Events that are of no use here. torch can leave them out from 2.11 on.
+_UNUSED = ["free_completed", "segment_alloc", "segment_free", "snapshot"]
 
 # The functions that switch PyTorch's history on and off.
 _SWITCHES = ("_cuda_record_memory_history", "_cuda_record_memory_history_legacy")
 
+IMPORTED = "the test imported torch itself"
 TAKEN = "the test records PyTorch's memory history itself"
 ON_ALREADY = "the program records PyTorch's memory history itself"
 
@@ -35,6 +41,8 @@ class History:
         self._torch: Any = None
         self._is_wanted = self._is_on = self._is_own_call = False
         self._waits_in: Optional[int] = None
+        # Counted once, because that may take milliseconds.
+        self._devices: Optional[int] = None
         self._originals: dict[str, tuple[Any, Any]] = {}
 
     @property
@@ -42,13 +50,14 @@ class History:
         """Whether events are recorded now, and PyTorch's history is still ours."""
         return self._is_on and self.reason is None
 
-    def begin(self) -> None:
-        """Begins to record: at once, or when CUDA is initialised."""
+    def begin(self, may_import: bool = True) -> None:
+        """Begins to record: at once, or when CUDA is initialised. Without `may_import`, torch is not imported for it; a
+        test that imports torch and uses CUDA at once is then not measured."""
         self.end()
         self.turn += 1
         self.reason = None
         try:
-            self._torch = torch = self._import()
+            self._torch = torch = self._import() if may_import or "torch" in sys.modules else None
             if torch is None:
                 return
             self._is_wanted = True
@@ -94,8 +103,14 @@ class History:
             self.reason = ON_ALREADY
         else:
             self._watch()
-            self._switch("all", context="alloc", stacks="python", max_entries=EVENTS_MAX)
+            self._switch_on()
             self._is_on = True
+
+    def _switch_on(self) -> None:
+        settings: dict[str, Any] = {"context": "alloc", "stacks": "python", "max_entries": EVENTS_MAX}
+        if "skip_actions" in inspect.signature(self._torch.cuda.memory._record_memory_history).parameters:
+            settings["skip_actions"] = _UNUSED
+        self._switch("all", **settings)
 
     def _switch(self, enabled: Optional[str], **settings: Any) -> None:
         self._is_own_call = True
@@ -127,7 +142,7 @@ class History:
         self.turn += 1
         if self.is_on:
             self._switch(None)
-            self._switch("all", context="alloc", stacks="python", max_entries=EVENTS_MAX)
+            self._switch_on()
 
     def read(self) -> Optional[dict[str, Any]]:
         """The events and the blocks of all devices. None if nothing was recorded; `reason` says why, if there is a
@@ -146,13 +161,19 @@ class History:
 
     def why_nothing(self) -> Optional[str]:
         """The reason why nothing can be measured, after a test; None if it could be."""
-        if self.reason is None and self._torch is not None and not self._torch.cuda.is_initialized():
-            try:
-                if not self._torch.cuda.device_count():
-                    return "no CUDA device"
-            except Exception as error:
-                return f"no CUDA device ({type(error).__name__}: {error})"
-        return self.reason
+        if self.reason is not None:
+            return self.reason
+        torch = self._torch or sys.modules.get("torch")
+        try:
+            if torch is None or not _torch.has_cuda(torch):
+                return None
+            if torch.cuda.is_initialized():
+                return None if self._torch is not None else IMPORTED
+            if self._devices is None:
+                self._devices = int(torch.cuda.device_count())
+        except Exception as error:
+            return f"no CUDA device ({type(error).__name__}: {error})"
+        return None if self._devices else "no CUDA device"
 
     def end(self) -> None:
         """Stops recording. If the test uses the history, it stays as the test left it."""

@@ -59,8 +59,8 @@ def settled(read: Any, before: Blocks, limit: int) -> Any:
     """
     found = None
     for turn in range(COLLECTIONS_MAX + 1):
-        if turn:
-            gc.collect()
+        if turn and not gc.collect():
+            break
         now = read()
         if now is None:
             return None

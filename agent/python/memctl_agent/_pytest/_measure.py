@@ -64,15 +64,16 @@ class Measurer:
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_call(self, item: Any) -> Generator[None, Any, Any]:
         limits = _limits_or_failure(item)
-        if not (self._all or limits.are_any or FIXTURE in getattr(item, "fixturenames", ())):
+        is_asked = limits.are_any or FIXTURE in getattr(item, "fixturenames", ())
+        if not (self._all or is_asked):
             return (yield)
         test = self._current = Measured(item, limits)
-        self.history.begin()
+        self.history.begin(may_import=is_asked)
         try:
             before = self._warmed_up(test)
             result = yield
-        except BaseException:
-            test.row["has_failed"] = True
+        except BaseException as error:
+            test.row["has_failed"] = not isinstance(error, pytest.skip.Exception)
             self._used(test)
             raise
         used = self._used(test)
@@ -89,6 +90,7 @@ class Measurer:
         if test.limits.leaks is None or self.history.why_nothing():
             return {}
         for _ in range(test.limits.warmups):
+            self.history.restart()
             test.item.runtest()
             if _kept(test.item):
                 # pytest reports the kept exception, whichever is raised; the body must not run once more.
