@@ -53,7 +53,7 @@ class Rows:
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         is_asked = self._config.getoption("memctl")
         notes = self._notes(is_asked)
-        if not notes and not is_asked:
+        if not notes and not (is_asked and self.rows):
             return
         terminalreporter.write_sep("=", "memctl: GPU memory")
         if is_asked:
