@@ -3,6 +3,8 @@
 A program only needs `memctl_agent.attach()`. `epoch`, `step`, `phase`, `region` and `note` add marks that memctl cannot
 find by itself. Importing this module has no effect and does not import torch.
 Guarantees: no call raises, blocks or changes the training. Without a session no call has an effect.
+
+(PYTEST_DONT_REWRITE: the package has a plugin of pytest, which would warn if the package was imported before it.)
 """
 
 from __future__ import annotations

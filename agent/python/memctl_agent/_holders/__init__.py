@@ -33,16 +33,17 @@ def load(rest: Callable[[], object]) -> None:
         rest()
 
 
-def begin(native: Any, blocks: Sequence[tuple[int, int]], budget_ms: float) -> Any:
-    """A search for the holders of the tensors on these blocks (address and bytes, oldest first)."""
+def begin(native: Any, blocks: Sequence[tuple[int, int]], budget_ms: float, first: Sequence[str] = ()) -> Any:
+    """A search for the holders of the tensors on these blocks (address and bytes, oldest first). It begins in the
+    modules `first` and in the started program."""
     from memctl_agent._holders._search import Search
 
-    return Search(native, blocks[:BLOCKS_MAX], len(blocks), budget_ms)
+    return Search(native, blocks[:BLOCKS_MAX], len(blocks), budget_ms, first)
 
 
-def find(native: Any, blocks: Sequence[tuple[int, int]], budget_ms: float) -> dict[str, Any]:
-    """Runs the slices of a search without pauses and returns the answer."""
-    search = begin(native, blocks, budget_ms)
+def find(native: Any, blocks: Sequence[tuple[int, int]], budget_ms: float, first: Sequence[str] = ()) -> dict[str, Any]:
+    """Runs the slices of a search without pauses and returns the answer. `first` are modules in which it begins."""
+    search = begin(native, blocks, budget_ms, first)
     while search.answer is None:
         search.slice()
     return search.answer

@@ -95,7 +95,9 @@ WAITS_MS_MAX = 100.0
 class Search:
     """The search of one request; see the module's documentation."""
 
-    def __init__(self, native: Any, blocks: Sequence[tuple[int, int]], asked: int, budget_ms: float) -> None:
+    def __init__(
+        self, native: Any, blocks: Sequence[tuple[int, int]], asked: int, budget_ms: float, first: Sequence[str] = ()
+    ) -> None:
         self._native, self._blocks, self._asked = native, list(blocks), asked
         self._budget_ns = budget_ms * 1e6
         self._wall_ns = max(budget_ms, min(WAITS * budget_ms, WAITS_MS_MAX)) * 1e6
@@ -107,7 +109,9 @@ class Search:
         self._keys: Optional[list[str]] = None
         self._places: Optional[_roots.Places] = None
         self._modules_at = 0
-        self._near: dict[int, list[str]] = {BESIDE: _roots.main_names(), OWN: [], INSTALLED: []}
+        # Modules where the search begins, by their names.
+        self._first = [*first, "__main__"]
+        self._near: dict[int, list[str]] = {BESIDE: [*_roots.main_names(), *first], OWN: [], INSTALLED: []}
         self._namespace_ids: set[int] = set()
         self._walk: Any = native.Walk(self._blocks)
         self._frames = Frames(native)
@@ -332,7 +336,7 @@ class Search:
     def _main(self, now: Slice) -> bool:
         """Objects below the globals of the started module."""
         if "main" not in self._staged:
-            self._put_modules(now, "main", ["__main__"])
+            self._put_modules(now, "main", list(self._first))
         return self._go_below(now, "main")
 
     def _variables(self, now: Slice) -> bool:
