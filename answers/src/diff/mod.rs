@@ -336,17 +336,20 @@ fn growth(before: &[SiteGrowth], after: &[SiteGrowth]) -> Vec<GrowthChange> {
     pairs.filter_map(change).collect()
 }
 
-fn of_class(profile: &Profile) -> Vec<(Option<String>, u64)> {
+/// A class or module with its live bytes.
+type Named = (Option<String>, u64);
+
+fn of_class(profile: &Profile) -> Vec<Named> {
     let shares = profile.peak.iter().flat_map(|peak| &peak.classes);
     shares.map(|share| (Some(share.class.clone()), share.live_bytes)).collect()
 }
 
-fn of_module(profile: &Profile) -> Vec<(Option<String>, u64)> {
+fn of_module(profile: &Profile) -> Vec<Named> {
     let modules = profile.peak.iter().flat_map(|peak| &peak.modules);
     modules.map(|held| (held.module.clone(), held.live_bytes)).collect()
 }
 
-fn names(before: &Profile, after: &Profile, of: fn(&Profile) -> Vec<(Option<String>, u64)>) -> Vec<NameChange> {
+fn names(before: &Profile, after: &Profile, of: fn(&Profile) -> Vec<Named>) -> Vec<NameChange> {
     if before.peak.is_none() || after.peak.is_none() {
         return Vec::new();
     }

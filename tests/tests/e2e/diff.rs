@@ -49,7 +49,8 @@ fn a_profile_sums_to_the_peak_and_every_door_says_the_same() {
     let (daemon, port) = served(home.path(), &[]);
     let jobs = ["gpt_clean", "gpt_val_graph_leak"];
     jobs.iter().for_each(|job| import(job, &["--daemon", &daemon.url]));
-    let sum = |list: &Value| list.as_array().unwrap().iter().map(|one| one["live_bytes"].as_u64().unwrap()).sum::<u64>();
+    let sum =
+        |list: &Value| list.as_array().unwrap().iter().map(|one| one["live_bytes"].as_u64().unwrap()).sum::<u64>();
     for job in jobs {
         let profile = json(&get(&port, &format!("/api/v1/jobs/{job}/profile")));
         let peak = &profile["peak"];
@@ -76,7 +77,9 @@ fn a_baseline_fails_a_leak_and_a_higher_peak_and_passes_its_own_run() {
     let (daemon, _) = served(home.path(), &[]);
     let file = home.path().join("memory.json");
     let file = file.to_str().unwrap();
-    let saved = |words: &[&str]| memctl().args(["baseline", "save", "-q", "--daemon", &daemon.url]).args(words).output().unwrap();
+    let saved = |words: &[&str]| {
+        memctl().args(["baseline", "save", "-q", "--daemon", &daemon.url]).args(words).output().unwrap()
+    };
     let asserted = |job: &str, conditions: &[&str]| {
         let words = ["assert", job, "--against", file, "-o", "json", "-q", "--daemon", &daemon.url];
         let output = memctl().args(words).args(conditions).output().unwrap();
