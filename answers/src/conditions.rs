@@ -119,13 +119,14 @@ impl FromStr for Condition {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let text: String = text.split_whitespace().collect();
+        let of_condition = |why: String| if why.contains(&text) { why } else { format!("condition `{text}`: {why}") };
         let asks = match text.as_str() {
             "stable" => Asks::Stable,
             "no-leak" => Asks::NoLeak,
             "no-oom" => Asks::NoOom,
             "no-findings" => Asks::NoFindings,
             "no-new-leak" => Asks::NoNewLeak,
-            _ => compared(&text)?,
+            _ => compared(&text).map_err(of_condition)?,
         };
         Ok(Self { text, asks })
     }

@@ -16,7 +16,7 @@ impl Page for Tokens {
         if self.tokens.is_empty() {
             return "No tokens.\n".to_owned();
         }
-        let columns = [("NAME", 0), ("ID", 0), ("ROLE", 0), ("TENANT", 1), ("JOBS", 2), ("STATE", 0), ("EXPIRES", 3)];
+        let columns = [("NAME", 0), ("ID", 0), ("ROLE", 0), ("TENANT", 2), ("JOBS", 3), ("STATE", 0), ("EXPIRES", 1)];
         let mut table = Table::new(&columns.map(|(name, rank)| left(name, rank)));
         for token in &self.tokens {
             table.row(vec![
