@@ -97,20 +97,13 @@ mod tests {
         TensorHolder {
             kind: "list".into(),
             sentence: "list `kept`".into(),
-            chain: Vec::new(),
             blocks: 1,
             bytes: 1,
-            tensors: None,
             holder: kind,
             type_name: "list".into(),
             name: Some("kept".into()),
-            owner: None,
-            length: None,
             bound,
-            thread: None,
-            threads: 0,
-            collector: None,
-            pattern: None,
+            ..TensorHolder::default()
         }
     }
 
