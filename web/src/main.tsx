@@ -18,6 +18,9 @@ import { Settings } from './settings/Settings';
 import { follow, route, type Route } from './route';
 import './style.css';
 
+/** (The same object each time, so that what is computed from it is kept.) */
+const NOTHING = {};
+
 function titleOf(at: Route): string {
   switch (at.view) {
     case 'jobs':
@@ -44,7 +47,7 @@ function View({ at }: { at: Route }): JSX.Element {
     case 'job':
       return <Job job={at.job} since={at.since} until={at.until} over={at.over ?? ''} classes={at.classes ?? null} />;
     case 'moment':
-      return <Moment job={at.job} at={at.at} from={at.from} finding={at.finding ?? null} />;
+      return <Moment job={at.job} at={at.at} from={at.from} finding={at.finding ?? null} kept={at.flame ?? NOTHING} />;
     case 'blocks':
       return <Blocks key={at.job.name} job={at.job} at={at.at} event={at.event} />;
     case 'settings':
