@@ -41,9 +41,13 @@ await walked(chromium, [
     for (const job of jobs) {
       const row = page.getByRole('row').filter({ has: page.getByRole('link', { name: job.id, exact: true }) });
       const text = words(await row.innerText());
-      assert.ok(text.includes(words(job.verdict.sentence)) && text.includes(job.state), text);
+      const state = job.verdict.kind === 'out_of_memory' ? 'out of memory' : job.state;
+      assert.ok(text.includes(words(job.verdict.sentence)) && text.includes(state), text);
       const cells = await exact(row);
-      assert.ok(cells.includes(job.stored_bytes), `${job.stored_bytes} among ${cells}`);
+      const { grown_bytes: grown } = job.verdict;
+      for (const bytes of [job.stored_bytes, ...(grown === null ? [] : [grown])]) assert.ok(cells.includes(bytes), `${bytes} among ${cells}`);
+      const [rank] = ask('query', '--job', job.id).ranks;
+      assert.ok(text.includes(`epoch ${rank.epochs}`) && text.includes(`step ${rank.steps}`), text);
     }
   }],
   ['the growth lane has the live bytes of the finding by epoch, to the byte', async () => {

@@ -40,6 +40,29 @@ await walked(chromium, [
     // (So a screen reader reads out the new view.)
     await page.locator('h1:focus').waitFor();
   }],
+  ['jobs: ordered, grouped, and Back', async () => {
+    await page.goto(`${of.http}/`);
+    await settled(page);
+    const names = async () => page.locator('.jobs tbody th.two a').allInnerTexts();
+    const usual = await names();
+    await tabTo(page, page.getByRole('button', { name: 'Worst finding' }));
+    await press('Enter');
+    await page.waitForURL((url) => url.searchParams.get('sort') === '-worst');
+    assert.deepEqual(await names(), ['oom_by_fragmentation', 'cnn_rank0_cache', 'gpt_clean']);
+    await page.locator('th[aria-sort=descending]').filter({ hasText: 'Worst finding' }).waitFor();
+    await page.getByLabel('Groups').selectOption('state');
+    await page.waitForURL((url) => url.searchParams.get('group') === 'state');
+    assert.deepEqual(await page.locator('.jobs tr.group strong').allInnerTexts(), ['out of memory', 'finished']);
+    await onEveryScreen(page, 'jobs in groups');
+    await page.goBack();
+    await page.goBack();
+    await page.waitForURL((url) => url.search === '');
+    assert.deepEqual(await names(), usual);
+    await page.evaluate("fetch('/api/v1/silence?job=cnn_rank0_cache&minutes=90&comment=known', { method: 'POST' })");
+    await page.reload();
+    await page.getByRole('row', { name: /^cnn_rank0_cache .*silenced, 1 h \d+ min more/ }).waitFor();
+    await page.evaluate("fetch('/api/v1/silences').then((answer) => answer.json()).then((answer) => fetch('/api/v1/unsilence?id=' + answer.silences[0].id, { method: 'POST' }))");
+  }],
   ['job: what grew is shown, and its line is read', async () => {
     await all('job');
     await page.evaluate("document.querySelector('h1').focus()");

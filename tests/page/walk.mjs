@@ -92,14 +92,13 @@ try {
   await inEveryLight('callees first');
   await page.getByRole('treeitem', { name: /^remember_features/ }).first().focus();
   await page.keyboard.press('s');
-  await page.getByRole('treeitem', { name: /^remember_features {2}\w+\.py: / }).waitFor();
+  await page.getByRole('treeitem', { name: /^remember_features\s+\w+\.py: / }).waitFor();
   await inAddress('mode', 'sandwich');
   await stays();
   await inEveryLight('callers and callees');
   const sandwich = page.url();
   await page.goto(sandwich);
-  await page.getByRole('treeitem', { name: /^remember_features {2}\w+\.py: / }).waitFor();
-  await page.goBack();
+  await page.getByRole('treeitem', { name: /^remember_features\s+\w+\.py: / }).waitFor();
   await page.goBack();
   await inAddress('mode', 'callees');
   await page.goBack();
@@ -129,7 +128,7 @@ try {
   await page.getByRole('treeitem', { name: /^remember_features/ }).first().focus();
   await page.keyboard.press('c');
   await page.getByText(/^Copied \d+ frames?\.$/).waitFor();
-  assert.match(await page.evaluate('navigator.clipboard.readText()'), /most recent call last\):\n( {2}File ".*", line \d+, in \w.*\n)+/);
+  assert.match(await page.evaluate('navigator.clipboard.readText()'), /most recent call last\):\n( {2}File ".*", line \d+, in \S.*\n)+/);
   await page.goto(there);
   await page.getByRole('tree').waitFor();
   await page.goto(deep);

@@ -43,7 +43,7 @@ function titleOf(at: Route): string {
 function View({ at }: { at: Route }): JSX.Element {
   switch (at.view) {
     case 'jobs':
-      return <Jobs filter={at.filter} tenant={at.tenant} />;
+      return <Jobs filter={at.filter} tenant={at.tenant} list={at.list ?? NOTHING} />;
     case 'job':
       return <Job job={at.job} since={at.since} until={at.until} over={at.over ?? ''} classes={at.classes ?? null} />;
     case 'moment':
