@@ -49,7 +49,7 @@ function View({ at }: { at: Route }): JSX.Element {
     case 'moment':
       return <Moment job={at.job} at={at.at} from={at.from} finding={at.finding ?? null} kept={at.flame ?? NOTHING} />;
     case 'blocks':
-      return <Blocks key={at.job.name} job={at.job} at={at.at} event={at.event} />;
+      return <Blocks key={at.job.name} job={at.job} at={at.at} event={at.event} look={at.look ?? NOTHING} />;
     case 'settings':
       return <Settings job={at.job} limit={at.limit} size={at.size ?? ''} />;
     case 'alerts':
