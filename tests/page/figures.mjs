@@ -109,6 +109,43 @@ await walked(chromium, [
     const rows = page.getByRole('table', { name: 'Sites, what changed most first' }).getByRole('row');
     for (const at of [0, 1, 2]) assert.ok((await exact(rows.nth(at + 1))).includes(grown[at]), `${grown[at]} in ${await rows.nth(at + 1).innerText()}`);
   }],
+  ['every arrangement of the flame graph has every byte of the moment once', async () => {
+    const [rank] = ask('sites', '--job', 'gpt_val_graph_leak', '--rank', '0', '--peak').ranks;
+    const { parts } = await (await fetch(`${of.http}/api/v1/jobs/gpt_val_graph_leak/anatomy?rank=0`)).json();
+    const base = '/jobs/gpt_val_graph_leak/moment?rank=0&at=peak';
+    const row = async (level) => {
+      const names = await page.locator(`[role=treeitem][aria-level="${level}"]`).evaluateAll((all) => all.map((one) => one.getAttribute('aria-label')));
+      return names.map((name) => Number(/, ([\d.]+) %, /.exec(name)?.[1] ?? NaN)).reduce((sum, part) => sum + part, 0);
+    };
+    for (const mode of ['', '&open=all', '&mode=callees', '&mode=callees&open=all', '&mode=modules']) {
+      await open(base + mode);
+      const root = page.locator('[role=treeitem][aria-level="1"]');
+      assert.match(await root.getAttribute('aria-label'), /^everything: 751 MiB, 100\.0 %, /, mode);
+      // (What is narrower than a pixel is not drawn.)
+      if (mode.includes('callees') || mode.includes('modules')) assert.ok(Math.abs((await row(2)) - 100) < 1, `${mode}: ${await row(2)} %`);
+    }
+    const line = parts.filter((part) => part.site?.line === 45).reduce((sum, part) => sum + part.live_bytes, 0);
+    assert.equal(rank.sites.filter((one) => one.site?.line === 45).reduce((sum, one) => sum + one.live_bytes, 0), line);
+    await open(`${base}&mode=callees&open=all`);
+    await page.locator('[role=treeitem][aria-level="2"]').first().waitFor();
+    await open(base);
+    const shown = await exact(page.getByRole('row', { name: /^forward common\.py:45/ }));
+    assert.ok(shown.includes(line), `${line} among ${shown}`);
+  }],
+  ["the heat map has the figures of the epochs' ends", async () => {
+    const { ranks } = ask('query', '--job', 'cnn_rank0_cache');
+    const end = (rank, name) => ranks.find((one) => one.rank === rank).epoch_ends.at(-1)[name];
+    const mib = (bytes) => `${(bytes / 2 ** 20).toPrecision(3)} MiB`;
+    for (const [name, text] of [['reserved_bytes', 'reserved '], ['epoch_peak_allocated_bytes', 'peak within the epoch ']]) {
+      await open(`/jobs/cnn_rank0_cache?rank=0&heat=${name}`);
+      await page.getByRole('application', { name: /Ranks by epochs/ }).focus();
+      for (const rank of [0, 1]) {
+        await page.keyboard.press('ArrowDown');
+        const said = await page.locator('#heat-said').innerText();
+        assert.ok(said.startsWith(`rank ${rank}, end of epoch 5: ${text}${mib(end(rank, name))}`), said);
+      }
+    }
+  }],
   ['a failure is marked where it happened', async () => {
     const { failures } = ask('oom', '--job', 'oom_by_fragmentation');
     await open('/jobs/oom_by_fragmentation?rank=1');

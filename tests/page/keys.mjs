@@ -60,7 +60,7 @@ await walked(chromium, [
     assert.deepEqual(await names(), usual);
     await page.evaluate("fetch('/api/v1/silence?job=cnn_rank0_cache&minutes=90&comment=known', { method: 'POST' })");
     await page.reload();
-    await page.getByRole('row', { name: /^cnn_rank0_cache .*silenced, 1 h \d+ min more/ }).waitFor();
+    await page.getByRole('row', { name: /^cnn_rank0_cache .*silenced, \d.* more/ }).waitFor();
     await page.evaluate("fetch('/api/v1/silences').then((answer) => answer.json()).then((answer) => fetch('/api/v1/unsilence?id=' + answer.silences[0].id, { method: 'POST' }))");
   }],
   ['job: what grew is shown, and its line is read', async () => {
@@ -119,6 +119,14 @@ await walked(chromium, [
     assert.match(await page.locator('#heat-said').innerText(), /^rank 0, end of epoch 5: .*\. above the others from the end of epoch \d on/);
     await press('ArrowLeft');
     assert.match(await page.locator('#heat-said').innerText(), /^rank 0, end of epoch 4: /);
+    await page.getByLabel('Quantity').selectOption('reserved');
+    await page.waitForURL((url) => url.searchParams.get('heat') === 'reserved_bytes');
+    await page.getByRole('application', { name: /Ranks by epochs/ }).focus();
+    await press('ArrowRight');
+    assert.match(await page.locator('#heat-said').innerText(), /^rank 0, end of epoch 5: reserved 210 MiB, \+16\.0 MiB against the median\./);
+    await page.goBack();
+    await page.waitForURL((url) => !url.searchParams.has('heat'));
+    await page.getByRole('application', { name: /Ranks by epochs/ }).focus();
     await press('ArrowDown', 'Enter');
     await page.waitForURL(/rank=[1-3]/);
   }],

@@ -45,7 +45,7 @@ function View({ at }: { at: Route }): JSX.Element {
     case 'jobs':
       return <Jobs filter={at.filter} tenant={at.tenant} list={at.list ?? NOTHING} />;
     case 'job':
-      return <Job job={at.job} since={at.since} until={at.until} over={at.over ?? ''} classes={at.classes ?? null} />;
+      return <Job job={at.job} since={at.since} until={at.until} over={at.over ?? ''} classes={at.classes ?? null} heat={at.heat ?? null} />;
     case 'moment':
       return <Moment job={at.job} at={at.at} from={at.from} finding={at.finding ?? null} kept={at.flame ?? NOTHING} />;
     case 'blocks':

@@ -15,7 +15,7 @@ import { DeviceChoice } from '../parts/DeviceChoice';
 import { Link } from '../parts/parts';
 import { useHeard } from '../parts/heard';
 import { pin, pinsOf } from '../parts/pins';
-import { go, question, type JobAddress } from '../route';
+import { go, question, route, type JobAddress } from '../route';
 import { useFollowed, useSettled } from '../parts/settled';
 import { useTiles } from '../tiles/use';
 import { bytes, count, duration, moment, plural, rfc3339 } from '../words/numbers';
@@ -134,7 +134,9 @@ export function Course(of: Of): JSX.Element {
   const [since, upto] = closer === null ? [null, null] : [closer.since, closer.until];
   const show = (laid: string, classes = of.classes): void => {
     written([since, upto].join());
-    go({ view: 'job', job: of.job, since, until: upto, ...(laid === '' ? {} : { over: laid }), ...(classes === null ? {} : { classes }) }, true);
+    // (What the heat map shows is no matter of the course, which keeps it.)
+    const heat = route.value.view === 'job' ? route.value.heat : undefined;
+    go({ view: 'job', job: of.job, since, until: upto, ...(laid === '' ? {} : { over: laid }), ...(classes === null ? {} : { classes }), ...(heat === undefined ? {} : { heat }) }, true);
   };
   const look = (to: Stretch): void => {
     const isAll = to.from <= all.from && to.to >= all.to;
