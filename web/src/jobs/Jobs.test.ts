@@ -59,6 +59,8 @@ test('a silence is one that the daemon names, or one about this job and its find
   const silence = (more: Partial<Silence>): Silence => ({ id: 's', job: 'a', kind: null, rule: null, ranks: [], labels: {}, ends_at: '1970-01-01T01:00:00Z', author: 'me', comment: 'known', tenant: 'vision', ...more }) as unknown as Silence;
   expect(quiet(job, [], [silence({})])).toEqual({ until: 3_600_000, by: 'me: known' });
   expect(quiet(job, [], [silence({ kind: 'eval_graph' })])).not.toBeNull();
+  // (A silence for all tenants.)
+  expect(quiet(job, [], [silence({ tenant: '*' })])).not.toBeNull();
   for (const other of [{ kind: 'oom' }, { job: 'b' }, { ranks: [1] }, { tenant: 'other' }, { labels: { team: 'x' } }]) expect(quiet(job, [], [silence(other)])).toBeNull();
   const alert = { job: 'a', run: 1, state: 'firing', silenced_by: 's', tenant: 'vision' } as unknown as Alert;
   expect(quiet(job, [alert], [silence({ job: null, labels: { team: 'x' } })])?.until).toBe(3_600_000);

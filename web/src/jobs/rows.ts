@@ -135,7 +135,7 @@ export function grouped(of: Job[], by: string): Group[] {
 export function quiet(job: Job, alerts: Alert[], silences: Silence[]): { until: number | null; by: string } | null {
   const isOf = (name: string, run: number | null): boolean => name === job.id || (name === job.name && (run === null || run === job.run));
   const alert = alerts.find((one) => isOf(one.job, one.run) && one.tenant === job.tenant && one.state !== 'resolved' && one.silenced_by !== null);
-  const named = silences.find((one) => one.job !== null && isOf(one.job, null) && one.tenant === job.tenant && one.rule === null && one.ranks.length === 0
+  const named = silences.find((one) => one.job !== null && isOf(one.job, null) && ['*', job.tenant].includes(one.tenant) && one.rule === null && one.ranks.length === 0
     && Object.keys(one.labels).length === 0 && (one.kind === null || one.kind === job.verdict?.finding));
   const by = silences.find((one) => one.id === alert?.silenced_by) ?? named;
   if (alert === undefined && by === undefined) return null;
