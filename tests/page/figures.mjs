@@ -47,7 +47,7 @@ await walked(chromium, [
       const { grown_bytes: grown } = job.verdict;
       for (const bytes of [job.stored_bytes, ...(grown === null ? [] : [grown])]) assert.ok(cells.includes(bytes), `${bytes} among ${cells}`);
       const [rank] = ask('query', '--job', job.id).ranks;
-      assert.ok(text.includes(`epoch ${rank.epochs}`) && text.includes(`step ${rank.steps}`), text);
+      assert.ok(text.includes(`${rank.epochs} epoch`) && text.includes(`${rank.steps} step`), text);
     }
   }],
   ['the growth lane has the live bytes of the finding by epoch, to the byte', async () => {

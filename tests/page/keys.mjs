@@ -28,18 +28,6 @@ const all = async (where) => {
 };
 
 await walked(chromium, [
-  ['jobs: filtered, and the first opened', async () => {
-    await page.goto(`${of.http}/`);
-    await page.getByRole('row', { name: /cnn_rank0_cache .* remember_features/ }).waitFor();
-    await all('jobs');
-    await press('/');
-    await page.keyboard.type('rank0 leak');
-    await page.getByText(/^1 of 3 jobs, 1 with a warning or worse/).waitFor();
-    await press('Enter');
-    await page.getByRole('heading', { name: 'cnn_rank0_cache', level: 1 }).waitFor();
-    // (So a screen reader reads out the new view.)
-    await page.locator('h1:focus').waitFor();
-  }],
   ['jobs: ordered, grouped, and Back', async () => {
     await page.goto(`${of.http}/`);
     await settled(page);
@@ -62,6 +50,18 @@ await walked(chromium, [
     await page.reload();
     await page.getByRole('row', { name: /^cnn_rank0_cache .*silenced, \d.* more/ }).waitFor();
     await page.evaluate("fetch('/api/v1/silences').then((answer) => answer.json()).then((answer) => fetch('/api/v1/unsilence?id=' + answer.silences[0].id, { method: 'POST' }))");
+  }],
+  ['jobs: filtered, and the first opened', async () => {
+    await page.goto(`${of.http}/`);
+    await page.getByRole('row', { name: /cnn_rank0_cache .* remember_features/ }).waitFor();
+    await all('jobs');
+    await press('/');
+    await page.keyboard.type('rank0 leak');
+    await page.getByText(/^1 of 3 jobs, 1 with a warning or worse/).waitFor();
+    await press('Enter');
+    await page.getByRole('heading', { name: 'cnn_rank0_cache', level: 1 }).waitFor();
+    // (So a screen reader reads out the new view.)
+    await page.locator('h1:focus').waitFor();
   }],
   ['job: what grew is shown, and its line is read', async () => {
     await all('job');

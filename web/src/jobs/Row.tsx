@@ -10,7 +10,7 @@ import type { Job, Report } from '../api/types';
 import { place } from '../draw/flame';
 import { Bytes, Link, Word } from '../parts/parts';
 import { question, type JobAddress } from '../route';
-import { UNKNOWN, ago, bytes, change, count, date, duration, exactly, moment, percent } from '../words/numbers';
+import { UNKNOWN, ago, bytes, change, count, date, duration, exactly, moment, percent, plural } from '../words/numbers';
 import { inShort, ranksOf } from '../words/verdict';
 import { glanceOf } from './glance';
 import { quiet as quietOf, stateOf } from './rows';
@@ -99,7 +99,7 @@ export function Row({ job, address, now, quiet, fires }: { job: Job; address: Jo
         below={known?.total == null ? '' : `of ${bytes(known.total)}`}
         title={known?.used == null ? undefined : exactly(known.used)}
       />
-      <Two above={known === null ? UNKNOWN : `epoch ${count(known.epochs)}`} below={known === null ? '' : `step ${count(known.steps)}`} />
+      <Two above={known === null ? UNKNOWN : plural(known.epochs, 'epoch')} below={known === null ? '' : plural(known.steps, 'step')} />
       <td class="number">{known?.horizon ?? UNKNOWN}</td>
       <Two above={ago(started, now)} below={`for ${duration(lasted)}`} title={date(started)} />
     </tr>

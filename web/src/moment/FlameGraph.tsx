@@ -254,7 +254,7 @@ export function FlameGraph({ flame, anatomy, title, finding, kept, move }: Of): 
         <FlameTree
           title={title}
           placed={placed}
-          focus={rested ?? described?.key ?? ''}
+          focus={rested ?? below[zoom]?.id ?? ''}
           zoom={mode === 'sandwich' ? (below[0]?.id ?? null) : (below[zoom]?.id ?? null)}
           classOf={classOf}
           says={(one) => spoken(one.box, figures(one.box.call, whole, isChange))}
@@ -282,7 +282,7 @@ export function FlameGraph({ flame, anatomy, title, finding, kept, move }: Of): 
           stack={stackAt(described)}
           copy={copy}
           said={said}
-          sandwich={mode === 'sandwich' || mode === 'modules' || functionAt(described) === null ? null : () => { setRested(described.key); to('sandwich'); }}
+          sandwich={mode === 'sandwich' || mode === 'modules' ? null : () => { setRested(described.key); to('sandwich'); }}
         />
       )}
     </figure>

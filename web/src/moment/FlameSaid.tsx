@@ -8,6 +8,7 @@ import { traceback } from '../words/stack';
 
 /** Writes a stack to the clipboard, and says what came of it. */
 export async function copied(stack: Frame[], figures: string): Promise<string> {
+  if (stack.length === 0) return 'No stack leads here.';
   try {
     await navigator.clipboard.writeText(traceback(stack, figures));
     return `Copied ${stack.length === 1 ? '1 frame' : `${stack.length} frames`}.`;
@@ -41,8 +42,8 @@ export function FlameSaid({ name, own, file, figures, exact, stack, copy, said, 
       </p>
       <p title={exact}>{figures}</p>
       <p class="tools">
-        <button type="button" disabled={stack.length === 0} onClick={() => { copy(stack, figures); }}>Copy stack</button>
-        <button type="button" disabled={sandwich === null} onClick={() => { sandwich?.(); }}>Callers and callees</button>
+        <button type="button" onClick={() => { copy(stack, figures); }}>Copy stack</button>
+        {sandwich !== null && <button type="button" onClick={sandwich}>Callers and callees</button>}
         <span class="faint" role="status">{said}</span>
       </p>
       <details open={open} onToggle={(event) => { setOpen(event.currentTarget.open); }}>
