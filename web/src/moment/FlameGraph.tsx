@@ -124,6 +124,7 @@ export function FlameGraph({ flame, anatomy, title, finding, kept, move }: Of): 
   const [said, setSaid] = useState('');
   const [width, holder] = useWidth();
   const search = useSlash();
+  useEffect(() => () => { lit.value = null; }, []);
   const isChange = flame.from !== null && mode !== 'modules';
   const zoom = mode === 'sandwich' || kept.focus === undefined ? 0 : Math.max(below.findIndex((box) => box.id === kept.focus), 0);
   const placed = useMemo(() => placedOf({ mode, above, below, around }, zoom, width), [above, below, zoom, width]);
@@ -174,9 +175,15 @@ export function FlameGraph({ flame, anatomy, title, finding, kept, move }: Of): 
     setRested(null);
     move({ mode: next === 'callers' ? undefined : next, focus: focus ?? undefined });
   };
+  const ofSite = placed.filter(isOfSite).reduce<Placed | undefined>((widest, one) => (widest === undefined || one.width > widest.width ? one : widest), undefined);
+  const resting = placed.find((one) => one.key === rested);
+  // (A row of the table was selected since then.)
+  const isPassed = selected !== undefined && resting !== undefined && siteId(siteAt(resting)) !== selected;
   const described = placed.find((one) => one.key === hover)
-    ?? placed.find((one) => one.key === rested)
-    ?? placed.find(isOfSite)
+    ?? (lit.value === null ? undefined : ofSite)
+    ?? (isPassed ? ofSite : undefined)
+    ?? resting
+    ?? ofSite
     ?? placed.find((one) => through?.outermost.includes(one.box.at) && mode === 'callers' && kept.open === undefined)
     ?? placed.find((one) => one.box.at === zoom && one.key === one.box.id)
     ?? placed[0];
