@@ -160,6 +160,47 @@ proptest! {
     }
 }
 
+/// The end of the last epoch, in bytes, of a program that ends with an evaluation. Each evaluation allocates two blocks of
+/// one line; one of them may stay.
+fn end_of_last_epoch(keeps: bool) -> u64 {
+    let (mut batcher, mut tables, mut time_ns) = (batcher(), Vec::new(), 0);
+    let mut event = |batcher: &mut Batcher, action, addr| {
+        time_ns += 1;
+        batcher.event(0, &Event { time_ns, action, addr, size: 512, stack: StackId(1), ..Event::default() });
+    };
+    let mark = |batcher: &mut Batcher, kind| batcher.device_mark(0, &Mark { time_ns: 1, kind });
+    for epoch in 0..3_u64 {
+        let addr = (1 << 40) + epoch * 1024;
+        mark(&mut batcher, MarkKind::EpochBegin(epoch as u32));
+        mark(&mut batcher, MarkKind::StepEnd(epoch));
+        mark(&mut batcher, MarkKind::PhaseBegin(Phase::Eval));
+        event(&mut batcher, Action::Alloc, addr);
+        event(&mut batcher, Action::Alloc, addr + 512);
+        batcher.device_settled(0);
+        if epoch < 2 {
+            for addr in [addr, addr + 512].into_iter().skip(usize::from(keeps)) {
+                event(&mut batcher, Action::FreeRequested, addr);
+                event(&mut batcher, Action::FreeCompleted, addr);
+            }
+            mark(&mut batcher, MarkKind::PhaseEnd(Phase::Eval));
+            mark(&mut batcher, MarkKind::EpochEnd(epoch as u32));
+        }
+    }
+    batcher.device_ended(0, &Mark { time_ns: 1, kind: MarkKind::EpochEnd(2) });
+    batcher.finish(1, 0, Default::default(), None);
+    read(&mut batcher, &mut tables);
+    let ends = tables.into_iter().filter(|table| table.boundary == Boundary::EpochEnd);
+    let ends: Vec<u64> = ends.map(|table| table.counters.allocated_bytes).collect();
+    assert_eq!(&ends[..2], if keeps { &[512, 1024] } else { &[0, 0] });
+    ends[2]
+}
+
+#[test]
+fn what_an_evaluation_frees_later_is_not_at_the_end_of_the_last_epoch() {
+    assert_eq!(end_of_last_epoch(false), 0, "the next epoch would have begun without it");
+    assert_eq!(end_of_last_epoch(true), 2048, "it has grown in every evaluation");
+}
+
 /// Tests a hundred thousand sites. No batch unfolds to more than a reader accepts, and small changes do not repeat
 /// whole tables.
 #[test]

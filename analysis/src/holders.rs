@@ -2,9 +2,11 @@
 //!
 //! Guarantees: the latest answer that names a holder is shown. If none does, the latest answer is shown; without any
 //! answer, the reason for its absence. A holder's growth is computed only from two counts of the same process in two
-//! epochs. Holders with different names in two answers are not compared.
+//! epochs. Holders with different identities in two answers are not compared.
 
-use memctl_model::{Finding, FindingHolders, HolderGrowth, HolderPace, HoldersAsked, HoldersFound, TensorHolder};
+use memctl_model::{
+    Finding, FindingHolders, Fingerprint, HolderGrowth, HolderPace, HoldersAsked, HoldersFound, TensorHolder,
+};
 
 use crate::wording::opening;
 
@@ -38,7 +40,7 @@ pub fn of_finding(finding: &Finding, id: &str, asked: &[HoldersAsked]) -> Option
 pub fn is_pace_open(told: &FindingHolders) -> bool {
     let Ok(found) = &told.asked.outcome else { return false };
     let is_open = |(holder, pace): (&TensorHolder, &Option<HolderPace>)| {
-        pace.is_none() && holder.length.is_some() && is_only(found, &name(holder))
+        pace.is_none() && holder.length.is_some() && is_only(found, holder.identity)
     };
     found.holders.iter().zip(&told.pace).any(is_open)
 }
@@ -48,7 +50,7 @@ pub fn is_pace_open(told: &FindingHolders) -> bool {
 pub fn is_growth_open(told: &FindingHolders) -> bool {
     let Ok(found) = &told.asked.outcome else { return false };
     let is_open = |(holder, growth): (&TensorHolder, &Option<HolderGrowth>)| {
-        growth.is_none() && holder.tensors.is_some() && is_only(found, &name(holder))
+        growth.is_none() && holder.tensors.is_some() && is_only(found, holder.identity)
     };
     found.epoch.is_some() && found.holders.iter().zip(&told.growth).any(is_open)
 }
@@ -66,51 +68,36 @@ fn growth(
     told: &HoldersAsked,
     own: &[&HoldersAsked],
 ) -> Option<HolderGrowth> {
-    let (epoch, name) = (found.epoch?, name(holder));
-    if holder.tensors.is_none() || !is_only(found, &name) {
+    let (epoch, identity) = (found.epoch?, holder.identity);
+    if holder.tensors.is_none() || !is_only(found, identity) {
         return None;
     }
     own.iter().filter(|asked| asked.process == told.process).find_map(|asked| {
-        let before = asked.outcome.as_ref().ok().filter(|before| is_only(before, &name))?;
+        let before = asked.outcome.as_ref().ok().filter(|before| is_only(before, identity))?;
         let since_epoch = before.epoch.filter(|&since| since < epoch)?;
-        let tensors_before = before.holders.iter().find(|other| self::name(other) == name)?.tensors?;
+        let tensors_before = before.holders.iter().find(|other| other.identity == identity)?.tensors?;
         Some(HolderGrowth { since_epoch, tensors_before })
     })
 }
 
 /// The growth in length since the first earlier answer of the same process that measures the same holder.
 fn pace(holder: &TensorHolder, found: &HoldersFound, told: &HoldersAsked, own: &[&HoldersAsked]) -> Option<HolderPace> {
-    let (length_now, name) = (holder.length?, name(holder));
-    if !is_only(found, &name) {
+    let (length_now, identity) = (holder.length?, holder.identity);
+    if !is_only(found, identity) {
         return None;
     }
     let is_earlier = |asked: &&&HoldersAsked| asked.process == told.process && asked.asked_ns < told.asked_ns;
     own.iter().filter(is_earlier).find_map(|asked| {
-        let before = asked.outcome.as_ref().ok().filter(|before| is_only(before, &name))?;
-        let length_before = before.holders.iter().find(|other| self::name(other) == name)?.length?;
+        let before = asked.outcome.as_ref().ok().filter(|before| is_only(before, identity))?;
+        let length_before = before.holders.iter().find(|other| other.identity == identity)?.length?;
         let (bytes_before, bytes_now) = (before.live_bytes, found.live_bytes);
         Some(HolderPace { since_ns: asked.asked_ns, length_before, length_now, bytes_before, bytes_now })
     })
 }
 
-/// Whether exactly one holder of an answer has this name.
-fn is_only(found: &HoldersFound, name: &(&str, Vec<&str>)) -> bool {
-    found.holders.iter().filter(|holder| self::name(holder) == *name).count() == 1
-}
-
-/// The description of a holder that stays the same when it grows: its kind, and its chain without numbers of items.
-fn name(holder: &TensorHolder) -> (&str, Vec<&str>) {
-    let plain = |step: &'_ str| match step.rsplit_once(", ") {
-        Some((noun, count)) if is_count(count) => noun.len(),
-        _ => step.len(),
-    };
-    (&holder.kind, holder.chain.iter().map(|step| &step[..plain(step)]).collect())
-}
-
-/// Whether the words are a count such as `1,440 items`.
-fn is_count(words: &str) -> bool {
-    let Some((number, noun)) = words.split_once(' ') else { return false };
-    matches!(noun, "item" | "items") && number.bytes().all(|byte| byte.is_ascii_digit() || byte == b',')
+/// Whether exactly one holder of an answer has this identity.
+fn is_only(found: &HoldersFound, identity: Fingerprint) -> bool {
+    found.holders.iter().filter(|holder| holder.identity == identity).count() == 1
 }
 
 fn sentence(asked: &HoldersAsked, growth: &[Option<HolderGrowth>]) -> String {
@@ -172,13 +159,6 @@ fn sentence(asked: &HoldersAsked, growth: &[Option<HolderGrowth>]) -> String {
     format!("Held{when} by {}. {} was asked about {of}.{without}{cut}", parts.join("; "), opening(who))
 }
 
-/// A holder in words, without the number of tensors at the time of the query, because it may hold more by now.
-pub(crate) fn without_count(holder: &TensorHolder) -> String {
-    let Some(tensors) = holder.tensors else { return holder.sentence.clone() };
-    let counted = format!(", {} {}", grouped(tensors), if tensors == 1 { "tensor" } else { "tensors" });
-    holder.sentence.replacen(&counted, "", 1)
-}
-
 /// The time of day: `09:52:03 UTC`.
 fn clock(ns: u64) -> String {
     let seconds = ns / 1_000_000_000 % 86_400;
@@ -222,6 +202,8 @@ mod tests {
             bytes: 256 << 20,
             tensors: Some(tensors),
             length: Some(tensors),
+            subject: "list `KEPT` of module `__main__`".into(),
+            identity: Fingerprint(1),
             ..TensorHolder::default()
         }
     }
@@ -301,14 +283,6 @@ mod tests {
     }
 
     #[test]
-    fn words_that_last_have_no_count() {
-        assert_eq!(without_count(&list(1_440)), "list `KEPT` of module `__main__`");
-        let sentence = "list `acts`, 1 tensor, referenced by 2 forward hooks of `Linear`".to_owned();
-        let of_hook = TensorHolder { sentence, ..list(1) };
-        assert_eq!(without_count(&of_hook), "list `acts`, referenced by 2 forward hooks of `Linear`");
-    }
-
-    #[test]
     fn growth_is_told_where_the_same_holder_was_counted_twice() {
         let first = asked(1, Ok(found(3, vec![list(480)])));
         let grown = |earlier: HoldersAsked, later: HoldersFound| {
@@ -328,7 +302,7 @@ mod tests {
             found(7, vec![TensorHolder { tensors: None, ..list(1_440) }]),
             found(3, vec![list(1_440)]),
             HoldersFound { epoch: None, ..found(7, vec![list(1_440)]) },
-            found(7, vec![TensorHolder { chain: vec!["global `OTHER`".into()], ..list(1_440) }]),
+            found(7, vec![TensorHolder { identity: Fingerprint(2), ..list(1_440) }]),
             found(7, vec![list(1_440), list(1_441)]),
         ] {
             assert_eq!(grown(first.clone(), later).0, None);

@@ -3,7 +3,7 @@
 //! Guarantees: the classes sum to the allocated bytes; omitted parts are counted, with their bytes. A block that was
 //! not allocated in a module's forward has no module.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::ledger::ClassShare;
 use crate::{Completeness, Frame, Job};
@@ -49,7 +49,7 @@ pub struct Anatomy {
 }
 
 /// Memory that was allocated in one module.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(ts_rs::TS), ts(rename = "ModuleMemory"))]
 pub struct Held {
     /// Its class, or the line that calls it; null for what was allocated in none.

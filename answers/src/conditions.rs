@@ -1,5 +1,5 @@
 //! The conditions of `memctl assert`: `stable`, `no-leak`, `no-oom`, `no-findings`, `peak<10GiB`,
-//! `reserved/allocated<1.3`, `growth<1MiB/epoch`.
+//! `reserved/allocated<1.3`, `growth<1MiB/epoch`; and those about another job: `peak<=+2%`, `no-new-leak`.
 //!
 //! Guarantees: a typing error gives a sentence with an example. Refuses limits that cannot fail (a ratio above 1).
 
@@ -38,6 +38,35 @@ pub enum Asks {
     Unused(Limit<f64>),
     /// No rank grows faster.
     Growth(Limit<u64>, Per),
+    /// No rank allocated more than the other job's highest peak and this.
+    PeakOver(Allowance),
+    /// No rank reserved more than the other job's highest peak and this.
+    PeakReservedOver(Allowance),
+    /// No leak was found that the other job does not have.
+    NoNewLeak,
+}
+
+impl Asks {
+    /// Whether it compares with another job.
+    #[must_use]
+    pub const fn is_relative(&self) -> bool {
+        matches!(self, Self::PeakOver(_) | Self::PeakReservedOver(_) | Self::NoNewLeak)
+    }
+}
+
+/// How far a figure may exceed that of another job: `+2%`, `+512MiB`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Allowance(pub Tolerance);
+
+impl Allowance {
+    /// The highest value that is allowed.
+    #[must_use]
+    pub fn above(self, bytes: u64) -> u64 {
+        match self.0 {
+            Tolerance::Share(share) => bytes.saturating_add((bytes as f64 * share) as u64),
+            Tolerance::Bytes(more) => bytes.saturating_add(more),
+        }
+    }
 }
 
 /// The unit of growth.
@@ -90,12 +119,14 @@ impl FromStr for Condition {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let text: String = text.split_whitespace().collect();
+        let of_condition = |why: String| if why.contains(&text) { why } else { format!("condition `{text}`: {why}") };
         let asks = match text.as_str() {
             "stable" => Asks::Stable,
             "no-leak" => Asks::NoLeak,
             "no-oom" => Asks::NoOom,
             "no-findings" => Asks::NoFindings,
-            _ => compared(&text)?,
+            "no-new-leak" => Asks::NoNewLeak,
+            _ => compared(&text).map_err(of_condition)?,
         };
         Ok(Self { text, asks })
     }
@@ -103,13 +134,22 @@ impl FromStr for Condition {
 
 /// The conditions, for a message.
 pub const CONDITIONS: &str = "conditions are: stable, no-leak, no-oom, no-findings, 'peak<10GiB', 'peak_reserved<12GiB', \
-     'reserved/allocated<1.3', 'growth<1MiB/epoch', 'unused<50%' (in quotes, because of <)";
+     'reserved/allocated<1.3', 'growth<1MiB/epoch', 'unused<50%'; with --against also 'peak<=+2%', 'peak_reserved<=+2%' \
+     and no-new-leak (in quotes, because of <)";
 
 fn compared(text: &str) -> Result<Asks, String> {
     let unknown = || format!("unknown condition `{text}`; {CONDITIONS}");
     let (figure, limit) = text.split_once('<').ok_or_else(unknown)?;
     let inclusive = limit.starts_with('=');
     let limit = limit.strip_prefix('=').unwrap_or(limit);
+    if let Some(more) = limit.strip_prefix('+') {
+        let allowed = || more.parse().map(Allowance);
+        return match figure {
+            "peak" => Ok(Asks::PeakOver(allowed()?)),
+            "peak_reserved" => Ok(Asks::PeakReservedOver(allowed()?)),
+            _ => Err(unknown()),
+        };
+    }
     match figure {
         "peak" => Ok(Asks::Peak(Limit { most: bytes(limit)?, inclusive })),
         "peak_reserved" => Ok(Asks::PeakReserved(Limit { most: bytes(limit)?, inclusive })),

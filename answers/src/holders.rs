@@ -122,6 +122,8 @@ impl From<&TensorHolder> for Holder {
             threads,
             collector,
             pattern,
+            subject: _,
+            identity: _,
         } = holder.clone();
         let (bound, limit) = match bound {
             HolderBound::Unknown => ("unknown", None),

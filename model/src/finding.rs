@@ -423,19 +423,27 @@ impl Finding {
     #[must_use]
     pub fn fingerprint(&self, job: &str) -> Fingerprint {
         let (function, file) = self.site.as_ref().map_or(("", ""), |site| (&site.function, &site.file));
+        Fingerprint::of([job, self.kind.name(), function, file, &self.subject])
+    }
+}
+
+/// The fingerprint of some texts: 16 hexadecimal digits. See [`Finding::fingerprint`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Fingerprint(pub u64);
+
+impl Fingerprint {
+    /// The fingerprint of these texts in this order.
+    #[must_use]
+    pub fn of<'a>(parts: impl IntoIterator<Item = &'a str>) -> Self {
         let mut hash = Fnv::default();
-        for part in [job, self.kind.name(), function, file, &self.subject] {
+        for part in parts {
             hash.add(part.as_bytes());
             // A byte that UTF-8 never contains distinguishes ("ab", "c") from ("a", "bc").
             hash.add(&[0xff]);
         }
-        Fingerprint(hash.0)
+        Self(hash.0)
     }
 }
-
-/// The fingerprint of a finding: 16 hexadecimal digits. See [`Finding::fingerprint`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Fingerprint(pub u64);
 
 impl fmt::Display for Fingerprint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -3,6 +3,7 @@
 //! Guarantees: an answer states how many blocks it covers and what was not searched. A process that did not answer has
 //! a reason. A holder's growth is known only if it was counted twice.
 
+use crate::finding::Fingerprint;
 use crate::stack::Frame;
 
 /// Maximum number of a site's blocks in one request, the oldest ones. A site with fewer blocks is searched completely.
@@ -199,6 +200,10 @@ pub struct TensorHolder {
     pub collector: Option<Collector>,
     /// Why C++ holds it, if known.
     pub pattern: Option<HolderPattern>,
+    /// The sentence without counts, which stays the same while the holder grows.
+    pub subject: String,
+    /// The same number in two answers of one process means the same holder.
+    pub identity: Fingerprint,
 }
 
 /// A request to a process, and its outcome.

@@ -146,6 +146,16 @@ impl Frame {
         self.function.starts_with("torch::autograd::Engine::") || &*self.function == "execute_native_thread_routine"
     }
 
+    /// Whether a stack that begins with this Python frame belongs to an autograd thread: a Python function's backward,
+    /// or a checkpoint that recomputes what it did not keep.
+    #[must_use]
+    pub fn begins_autograd_thread(&self) -> bool {
+        let file = self.file.replace('\\', "/");
+        let function = self.plain_function();
+        (function == "apply" && file.ends_with("torch/autograd/function.py"))
+            || (function == "unpack_hook" && file.ends_with("torch/utils/checkpoint.py"))
+    }
+
     /// Whether a compiler generated the code: generated modules of `torch.compile`, wherever their cache is, and
     /// graphs of `torch.fx`.
     #[must_use]

@@ -73,6 +73,7 @@ const HOLDER: Shape = Shape {
         (3, Field::Text),
         (8, Field::Text),
         (9, Field::Text),
+        (17, Field::Text),
         (10, Field::Text),
         (13, Field::Text),
     ],

@@ -227,6 +227,7 @@ pub fn list_holds(asked: &Asked) -> String {
         "complete": true, "has_epochs": true, "not_looked_at": ["Objects of C extensions that do not tell what they refer to."],
         "holders": [{
             "kind": "list", "sentence": format!("list `KEPT` of module `__main__`, {blocks} tensors"),
+            "subject": "list `KEPT` of module `__main__`", "identity": ["module `__main__`", "global `KEPT`", "list", "Tensor"],
             "chain": ["module `__main__`", "global `KEPT`", format!("list, {blocks} items"), "Tensor"],
             "blocks": blocks, "bytes": bytes, "tensors": blocks, "holder": "container", "type": "list", "name": "KEPT",
             "owner": "__main__", "length": blocks, "is_bounded": false, "limit": null, "thread": null, "threads": 0,

@@ -1,8 +1,10 @@
-"""memctl's agent. It streams what the CUDA caching allocator does in this process to a memctl daemon.
+"""memctl's agent. It sends the events of the CUDA caching allocator of this process to a memctl daemon.
 
-`memctl_agent.attach()` is all that is needed. `epoch`, `step`, `phase`, `region` and `note` add marks that memctl
-cannot find by itself. Importing this module does nothing and does not import torch.
-Guarantees: no call raises, blocks or changes the training. Without a session every call does nothing.
+A program only needs `memctl_agent.attach()`. `epoch`, `step`, `phase`, `region` and `note` add marks that memctl cannot
+find by itself. Importing this module has no effect and does not import torch.
+Guarantees: no call raises, blocks or changes the training. Without a session no call has an effect.
+
+(PYTEST_DONT_REWRITE: the package has a plugin of pytest, which would warn if the package was imported before it.)
 """
 
 from __future__ import annotations
@@ -35,12 +37,12 @@ def attach(
     """Attaches to this process: at once, or as soon as the program initialises CUDA.
 
     Missing arguments come from `MEMCTL_*`, torchrun, SLURM, MPI or Kubernetes. `daemon` is an address such as
-    `unix:/run/memctl.sock` or `https://daemon:7717`; under `memctl run` the launcher receives everything and no address
-    is needed. If no daemon answers, the recording waits on disk for the next `memctl` command. `role` is what this
-    process does in the job (`trainer`, `rollout`).
-    `stacks=False` omits Python stacks, `auto=False` the automatic marks; `holders=False` forbids searching this
-    process for what holds its tensors.
-    Returns whether it has attached or will attach. If not, one line on stderr has the reason.
+    `unix:/run/memctl.sock` or `https://daemon:7717`. Under `memctl run` the launcher receives all data, and no address
+    is needed. If no daemon answers, the recording waits on disk for the next `memctl` command. `role` is the function
+    of this process in the job (`trainer`, `rollout`).
+    `stacks=False` omits Python stacks. `auto=False` omits the automatic marks. `holders=False` forbids searches in this
+    process for the objects that hold its tensors.
+    Returns whether it has attached or will attach. Otherwise one line on stderr gives the reason.
     """
     try:
         wanted: dict[str, Any] = {
@@ -60,9 +62,9 @@ def attach(
 
 
 def detach(failure: Optional[str] = None) -> Optional[dict[str, object]]:
-    """Ends the session, as failed if a failure is given. Waits at most 0.25 s for the daemon.
+    """Ends the session. If `failure` is given, the session ends as failed. Waits at most 0.25 s for the daemon.
 
-    Returns what was delivered, or `None` if nothing was attached. `attach` may follow.
+    Returns what was delivered, or `None` if no session was attached. `attach` may be called again.
     """
     try:
         return _the_session.detach(failure)
@@ -72,7 +74,8 @@ def detach(failure: Optional[str] = None) -> Optional[dict[str, object]]:
 
 
 class Range:
-    """A range that has begun: `end` it, use it as a context manager, or let the next of its kind end it."""
+    """A range that has begun. It ends with `end`, at the end of a `with` block, or when the next range of its kind
+    begins."""
 
     __slots__ = ("_end",)
 
@@ -80,7 +83,7 @@ class Range:
         self._end = end
 
     def end(self) -> None:
-        """Ends the range, once."""
+        """Ends the range. Further calls have no effect."""
         end, self._end = self._end, None
         if end is not None:
             _quietly(end)
@@ -98,7 +101,7 @@ class Range:
 
 
 def _quietly(call: Callable[[], object]) -> object:
-    """Calls a function so that memctl's own faults never raise. `status()` reports the last one."""
+    """Calls a function. An exception of memctl is not raised. `status()` reports the last one."""
     try:
         return call()
     except Exception as fault:
@@ -107,7 +110,7 @@ def _quietly(call: Callable[[], object]) -> object:
 
 
 def epoch(number: int) -> Range:
-    """Begins epoch `number` (0 to 2^32-1) and ends the previous one. Automatic epochs stop."""
+    """Begins epoch `number` (0 to 2^32-1) and ends the previous epoch. From then on there are no automatic epochs."""
 
     def begin() -> Range:
         n, book = _number(number, EPOCH_MAX, "an epoch"), _the_session.book
@@ -117,7 +120,8 @@ def epoch(number: int) -> Range:
 
 
 def step(number: int) -> Range:
-    """Begins step `number`, counted through the job, and ends the previous one. Automatic steps stop."""
+    """Begins step `number` and ends the previous step. Numbers count through the whole job. From then on there are no
+    automatic steps."""
 
     def begin() -> Range:
         n, book = _number(number, STEP_MAX, "a step"), _the_session.book
@@ -129,9 +133,9 @@ def step(number: int) -> Range:
 
 
 def phase(name: str) -> Range:
-    """Begins `train` or `eval`, or within them `forward`, `backward` or `optimizer`, and ends the previous one.
+    """Begins a phase and ends the previous one: `train` or `eval`, or within them `forward`, `backward` or `optimizer`.
 
-    As a context manager, `train` and `eval` restore the previous phase at their end.
+    At the end of a `with` block, `train` and `eval` restore the previous phase.
     """
 
     def begin() -> Range:
@@ -153,7 +157,7 @@ def phase(name: str) -> Range:
 
 
 def region(name: str) -> Range:
-    """Begins a region with your own name. Regions may nest and overlap."""
+    """Begins a region with a name of your own. Regions may nest and overlap."""
 
     def begin() -> Range:
         book, text = _the_session.book, str(name)
@@ -163,7 +167,7 @@ def region(name: str) -> Range:
 
 
 def note(text: str) -> None:
-    """Notes that something happened now."""
+    """Records a note with the current time."""
     _quietly(lambda: _the_session.book.note(str(text)))
 
 

@@ -1,8 +1,8 @@
-"""`python -m memctl_agent doctor` reports what works with this Python and its torch. `build` compiles the hook in
+"""`python -m memctl_agent doctor` reports what works with this Python and its torch. `build` compiles the shim in
 advance.
 
-Guarantees: `doctor` changes nothing, does not initialise CUDA and reports on stdout. Exit code 0 means that every
-allocator event of this torch can be recorded, 1 that something is missing, and 2 wrong usage.
+Guarantees: `doctor` changes nothing, does not initialise CUDA and reports on stdout. Exit code 0 means that all events
+of the allocator of this torch can be recorded, 1 means that something is missing, and 2 means wrong usage.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def _import_torch() -> Any:
 
 
 class Report:
-    """Prints the lines of the report, and records whether everything works."""
+    """Prints the lines of the report, and records whether anything is missing."""
 
     def __init__(self) -> None:
         self.is_well = True
@@ -41,31 +41,31 @@ class Report:
     def lacks(self, text: str) -> None:
         """Reports something that is missing, and the remedy."""
         self.is_well = False
-        print(f"lacks {text}")
+        print(f"fault {text}")
 
 
 def doctor() -> int:
-    """Reports what works here."""
+    """Reports what works with this Python and its torch."""
     report = Report()
     if _session.is_disabled():
-        report.lacks("MEMCTL_DISABLED is set: nothing is recorded; unset it")
+        report.lacks("MEMCTL_DISABLED is set, so nothing is recorded; unset it")
     native = _session.load_native()
     if native is None:
-        report.lacks("the native module; reinstall memctl-agent for this Python and platform")
+        report.lacks("the native module is missing; reinstall memctl-agent for this Python and platform")
     else:
-        report.fine(f"native module, hook interface {native.shim_abi()}")
+        report.fine(f"native module, version {native.shim_abi()} of the interface to the shim")
     torch = _import_torch()
     if isinstance(torch, ImportError):
-        report.lacks(f"torch in {sys.executable} ({torch})")
+        report.lacks(f"{sys.executable} cannot import torch ({torch})")
     elif not _torch.has_cuda(torch):
-        report.lacks(f"CUDA in torch {torch.__version__}; install a CUDA build of torch")
+        report.lacks(f"torch {torch.__version__} was built without CUDA; install a CUDA build of torch")
     else:
         _doctor_torch(report, torch, native)
     return 0 if report.is_well else 1
 
 
 def _doctor_torch(report: Report, torch: Any, native: Any) -> None:
-    tried = "" if _torch.is_tried(torch) else f", which was not tried (tried: {', '.join(_torch.TRIED)})"
+    tried = "" if _torch.is_tried(torch) else f"; this version was not tested (tested: {', '.join(_torch.TRIED)})"
     report.fine(f"torch {torch.__version__} for CUDA {torch.version.cuda}{tried}")
     conf = _torch.allocator_conf(torch)
     report.note(f"allocator settings: {conf or 'none'}")
@@ -82,25 +82,25 @@ def _doctor_shim(report: Report, torch: Any, source: str) -> None:
     packaged = _shim.prebuilt(torch)
     unfit = "" if packaged is None else _shim.misfit(torch, packaged)
     if unfit:
-        report.note(f"{unfit}: it is not used")
+        report.note(f"{unfit}; it is not used")
         packaged = None
     cxx, cuda = _shim.compiler(), _shim.cuda_include(torch)
     if cached.is_file():
-        report.fine(f"hook for this torch: {cached}")
+        report.fine(f"shim for this torch: {cached}")
     elif packaged is not None:
-        report.fine(f"hook from the package: {packaged}")
+        report.fine(f"shim from the package: {packaged}")
     elif cxx is not None and cuda is not None:
         report.fine(
-            f"hook will be compiled at first use, by {cxx} with {cuda}; `python -m memctl_agent build` does it now"
+            f"{cxx} compiles the shim at first use, with {cuda}; `python -m memctl_agent build` compiles it now"
         )
     elif cxx is None:
-        report.lacks("a C++ compiler for the hook; install g++ or set CXX")
+        report.lacks("there is no C++ compiler for the shim; install g++ or set CXX")
     else:
-        report.lacks("cuda_runtime_api.h for the hook; install nvidia-cuda-runtime or set CUDA_HOME")
+        report.lacks("there is no cuda_runtime_api.h for the shim; install nvidia-cuda-runtime or set CUDA_HOME")
 
 
 def build(output: Optional[str]) -> int:
-    """Makes the hook for this torch, in the cache or in a folder."""
+    """Compiles the shim for this torch, into the cache or into a folder."""
     torch, native = _import_torch(), _session.load_native()
     if isinstance(torch, ImportError) or native is None or not _torch.has_cuda(torch):
         return doctor()
@@ -128,9 +128,9 @@ def main(arguments: Optional[list[str]] = None) -> int:
     """Runs the command line and returns its exit code."""
     parser = argparse.ArgumentParser(prog="python -m memctl_agent", description="memctl's agent for PyTorch")
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("doctor", help="say what would work with this Python and its torch")
-    builder = commands.add_parser("build", help="make the hook for this torch ahead of the first run")
-    builder.add_argument("--output", metavar="FOLDER", help="write it to FOLDER, named as in the package")
+    commands.add_parser("doctor", help="report what works with this Python and its torch")
+    builder = commands.add_parser("build", help="compile the shim for this torch before the first run")
+    builder.add_argument("--output", metavar="FOLDER", help="write the shim to FOLDER, with its name in the package")
     parsed = parser.parse_args(arguments)
     return doctor() if parsed.command == "doctor" else build(parsed.output)
 

@@ -1,9 +1,10 @@
-"""Interprets ranges that a program names with `record_function`. Some are epochs, steps and phases, and others are
-ignored.
+"""Interprets ranges that a program names with `record_function`. Some of them are epochs, steps and phases. Other
+ranges are regions or are ignored.
 
-Guarantees: imports of recorded snapshots use the same vocabulary, so a live run and its snapshot agree. The end of a
-range is written only if its begin was written. Names are remembered up to a limit.
-Refuses: ranges that libraries open in every step (optimizer, loaders, sharding), because they would flood the marks.
+Guarantees: imports of recorded snapshots use the same names, so a live run and its snapshot agree. The end of a range
+is written only if its begin was written. Names are remembered up to a limit.
+Ranges that libraries open in every step (optimizer, loaders, sharding) are ignored, because there would be too many
+marks.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any, Optional
 from memctl_agent._book import BACKWARD, EVAL, FORWARD, NAMED, TRAIN, Book
 from memctl_agent._loop import Loop
 
-# Maximum number of distinct names that are remembered, and of ranges that are open at a time. Programs have tens.
+# Maximum number of distinct names that are remembered, and of ranges that are open at a time. Programs have dozens.
 NAMES_MAX = 4096
 OPEN_MAX = 4096
 
@@ -49,10 +50,10 @@ Meaning = tuple[int, int]
 
 
 def meaning_of(name: str) -> Optional[Meaning]:
-    """The meaning of a name: a kind, and a number or a phase. `None` for a name that is ignored."""
+    """The meaning of a name: a kind, and a number or a phase; `None` for a name that is ignored."""
     for prefix, kind in _NUMBERED.items():
         digits = name[len(prefix) :]
-        # 18 digits fit a step, and `int` of a hostile name stays cheap.
+        # A number of 18 digits fits a step. `int` of a longer name could take long.
         if name.startswith(prefix) and digits.isascii() and digits.isdecimal() and len(digits) <= 18:
             number = int(digits)
             if kind == STEP or number < 2**32:
@@ -88,7 +89,7 @@ class Annotations:
         except KeyError:
             pass
         meaning = meaning_of(name)
-        # Numbered names occur only once each, so they are not remembered.
+        # Each numbered name occurs only once, so these names are not remembered.
         if meaning is None or meaning[0] not in (EPOCH, STEP):
             if len(self._meanings) >= NAMES_MAX:
                 self._meanings.clear()
@@ -127,15 +128,15 @@ class Annotations:
         return book.region_begin(name, NAMED)
 
     def _is_other_thread(self, kind: int) -> bool:
-        """Whether ranges of this thread count: the thread that names epochs, steps or phases, or the first one that
-        names any."""
+        """Whether this thread's ranges do not count. Only those of one thread count: of the thread that names epochs,
+        steps or phases, or else of the first thread that names a range."""
         me = threading.get_ident()
         if self._thread is None or (kind != REGION and self._thread != me and not self._open):
             self._thread = me
         return self._thread != me
 
     def exit(self, annotation: Any, failed: bool) -> None:
-        """A range was left, by an exception or not."""
+        """A range was left, normally or by an exception."""
         if not self._open:
             return
         entry = self._open.pop(id(annotation), None)

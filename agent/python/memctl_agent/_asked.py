@@ -1,13 +1,14 @@
-"""Answers requests of the session's host for the objects that hold the tensors on some blocks.
+"""Answers requests for the objects that hold the tensors on some blocks. The requests come from the launcher, or from
+the agent's worker in this process.
 
-A thread sleeps until there is a request. Until then it does not need the interpreter's lock and is not woken. The
-thread begins the search, which continues in slices. If steps end often enough, a slice runs at the end of a step, on
-the thread that ended it. Otherwise it runs in the thread, so that a process without steps, or one that waits, answers
-as well.
+A thread sleeps until there is a request. While it sleeps, it does not need the interpreter's lock and is not woken. The
+thread begins the search, which continues in slices. If steps end often enough, each slice runs at the end of a step, on
+the thread that ended the step. Otherwise the slices run in the sleeping thread, so that a process without steps and a
+process that waits also answer.
 Guarantees: without a request, the end of a step reads one attribute. There are never two slices at once. Between two
-slices the program gets several times the duration of a slice. Nothing raises into the program, and every fault gets an
-answer.
-Refuses: to search itself. `_holders` does the search. The thread imports it at the first request.
+slices the program runs for several times the duration of a slice. Nothing raises into the program, and every fault gets
+an answer.
+This module does not search. `_holders` does. The thread imports it at the first request.
 """
 
 from __future__ import annotations
@@ -18,17 +19,18 @@ import threading
 import time
 from typing import Any, Callable, Optional
 
-# Length of a slice. After it, the program continues undisturbed for `RESTS` times that, and at least for `REST_MS_MIN`.
+# Duration of a slice. After a slice, the program continues for `RESTS` times this duration, and at least for
+# `REST_MS_MIN`.
 SLICE_MS = 2.0
 RESTS = 5
 REST_MS_MIN = 10.0
-# How long the thread waits for the end of a step to run a slice.
+# How long the thread waits for the end of a step before it runs a slice itself.
 GRACE_MS = 30.0
-# How long the thread sleeps at most before it checks whether the session continues, and how long it sleeps if it cannot
-# sleep on the word.
+# How long the thread sleeps at most before it checks whether the session continues. How long it sleeps if it cannot
+# sleep until the word changes.
 SLEEP_S = 30.0
 POLL_S = 0.2
-# FUTEX_WAIT, and the value of the word without a request.
+# FUTEX_WAIT, and the value of the word while there is no request.
 _WAIT, _IDLE = 0, 0
 
 
@@ -47,17 +49,17 @@ class Asked:
         self._number = 0
         self._next = 0.0
         self._native: Any = None
-        # Counts sessions: a thread belongs to one of them.
+        # Number of sessions so far. A thread belongs to one session.
         self._turn = 0
 
     def begin(self, native: Any) -> None:
-        """Starts to answer requests. If requests are forbidden, no thread is started."""
+        """Starts to answer requests. If searches are forbidden, no thread is started."""
         self._native, self._turn = native, self._turn + 1
         try:
             if native.holders_word() is not None:
                 _thread.start_new_thread(self._sleep, (native, self._turn))
         except Exception:
-            # The process cannot have more threads. It cannot answer requests, and nothing else is wrong.
+            # The process cannot have more threads. Only requests cannot be answered.
             return
 
     def end(self) -> None:
@@ -81,7 +83,7 @@ class Asked:
                 elif not self._take(native) and not self._wait(native):
                     return
         except Exception:
-            # This process no longer reports what holds its memory.
+            # From now on this process answers no requests.
             self._search = None
 
     def _wait(self, native: Any) -> bool:
@@ -91,12 +93,13 @@ class Asked:
             return False
         number, word = place
         limit = _Time(int(SLEEP_S), 0)
-        # A function that is called through this object runs without the interpreter's lock.
+        # A call through this object runs without the interpreter's lock.
         libc = ctypes.CDLL(None, use_errno=True)
         arguments = (number, word, _WAIT, _IDLE)
         done = libc.syscall(*map(ctypes.c_long, arguments), ctypes.byref(limit), None, ctypes.c_long(0))
         if done != 0 and ctypes.get_errno() not in (4, 110):
-            # The sleep was neither interrupted nor timed out. The word has another value, or the system refuses.
+            # The sleep was neither interrupted nor timed out. The word has another value, or the system refuses the
+            # call.
             time.sleep(POLL_S)
         return True
 
@@ -117,7 +120,7 @@ class Asked:
         return True
 
     def _pass_time(self) -> None:
-        """Waits until a slice is due and no end of a step has run it."""
+        """Waits until a slice is due. Runs it if no end of a step has run it."""
         due = self._next + (GRACE_MS / 1e3 if self._next else 0.0)
         left = due - time.monotonic()
         if left > 0:
@@ -128,8 +131,8 @@ class Asked:
     # -- a slice -----------------------------------------------------------------------------------------------------
 
     def _renewed(self, native: Any) -> Any:
-        """The current search, with the blocks that are requested now, because others may have replaced the first
-        ones."""
+        """The current search. If the launcher now requests other blocks, the search continues with these. The first
+        blocks may have been freed meanwhile."""
         search = self._search
         asked = None if search is None else native.holders_asked()
         if search is not None and asked is not None:
@@ -143,7 +146,7 @@ class Asked:
         return self._search
 
     def _slice(self) -> None:
-        """Runs one slice, and sends the answer if it was the last. Returns at once if another thread is in a slice."""
+        """Runs one slice. If it was the last one, sends the answer. Returns at once if another thread runs a slice."""
         if not self._slicing.acquire(blocking=False):
             return
         try:
@@ -157,19 +160,19 @@ class Asked:
                 native.holders_answer(self._number, _json(search.answer, self._has_epochs))
             self._next = time.monotonic() + max(REST_MS_MIN, RESTS * took_ms) / 1e3
         except Exception:
-            # The session ended meanwhile. The caller will stop waiting.
+            # The session ended meanwhile, so the answer is no longer needed.
             self._search = None
         finally:
             self._slicing.release()
 
 
 def _rest() -> None:
-    """Leaves the interpreter to the program."""
+    """Lets the program run for a while."""
     time.sleep(REST_MS_MIN / 1e3)
 
 
 def _json(answer: Any, has_epochs: Callable[[], bool]) -> str:
-    """The answer and whether the program has epochs as JSON, or a fault in their place."""
+    """The answer as JSON, with whether the program has epochs; or a fault in its place."""
     import json
 
     try:

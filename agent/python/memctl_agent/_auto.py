@@ -1,7 +1,7 @@
-"""Attaches for `memctl run` without a line in the script. It is called when torch has been imported.
+"""Attaches for `memctl run`, without a change in the script. It is called when torch has been imported.
 
-Guarantees: all settings come from the environment. Nothing starts before the program initialises CUDA. A program that
-never does is left alone, without a message.
+Guarantees: all settings come from the environment. Nothing starts before the program initialises CUDA. If a program
+never initialises CUDA, there is no session and no message.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from memctl_agent import _session
 
 
 def arm() -> bool:
-    """Arranges to attach as soon as CUDA is initialised. Returns whether that was possible."""
+    """Prepares to attach as soon as CUDA is initialised. Returns whether this was possible."""
     names = ("job", "daemon", "rank", "world_size", "attempt", "role")
     wanted = {**dict.fromkeys(names), "labels": {}}
     stacks = os.environ.get("MEMCTL_STACKS", "1") != "0"

@@ -1,9 +1,9 @@
-"""The book records which epoch, step, phases and regions are open, and which source began them.
+"""The book records which epoch, step, phases and regions are open, and which source began each of them.
 
 Guarantees: every end that is written has a begin. For each kind of range, explicit marks take precedence over
-annotations, and annotations take precedence over guesses. Nothing is written while there is no session. Open ranges are
-written when a session starts.
-Refuses: to guess. It does not depend on torch or on the training loop (`_loop` does), holds no lock and never blocks.
+annotations, and annotations take precedence over automatic marks. Nothing is written while there is no session. When a
+session starts, the open ranges are written.
+The book does not infer marks (`_loop` does). It does not depend on torch, holds no lock and never blocks.
 """
 
 from __future__ import annotations
@@ -12,29 +12,30 @@ from typing import Callable, Optional
 
 # Mark kinds of the native module.
 EPOCH_BEGIN, EPOCH_END, STEP_BEGIN, STEP_END, PHASE_BEGIN, PHASE_END, REGION_BEGIN, REGION_END, NOTE = range(1, 10)
-# The end of an epoch that has the state of the last end of a step or of an evaluation.
+# The end of an epoch whose state is that of the last end of a step or of an evaluation.
 EPOCH_ENDED = 10
 # Gradients were freed. If the program ends here, this is the state after its last step.
 SETTLED = 11
 
-# The model's numbers of phases.
+# The numbers of phases in memctl's model.
 TRAIN, EVAL, FORWARD, BACKWARD, OPTIMIZER = range(1, 6)
 PHASES = {"train": TRAIN, "eval": EVAL, "forward": FORWARD, "backward": BACKWARD, "optimizer": OPTIMIZER}
 
-# Sources of marks. For each kind of range, a higher source makes lower ones ineffective.
+# Sources of marks. For each kind of range, marks of a higher source disable marks of lower sources.
 AUTO, NAMED, HAND = 1, 2, 3
 
 # An epoch is a u32 in the model, a step a u64.
 EPOCH_MAX = 2**32 - 1
 STEP_MAX = 2**64 - 1
-# Longer names are truncated. A tensor's repr as a name then costs little.
+# Longer names are truncated, so a long name, such as the text of a tensor, costs little.
 NAME_CHARS_MAX = 200
-# Maximum number of regions from annotations in one step. Libraries annotate every layer, which is of no use as marks.
+# Maximum number of regions from annotations in one step. Libraries annotate every layer, and such regions are not
+# useful.
 REGIONS_PER_STEP_MAX = 64
-# Maximum number of open regions. Ranges that are entered repeatedly without an exit must not fill the book.
+# Maximum number of open regions. A program may enter ranges repeatedly and never leave them.
 OPEN_REGIONS_MAX = 256
-# The annotations of steps count as finished after this many steps of an optimizer without an annotated step. For
-# example, a profiler may have run for a few steps.
+# After this many steps of an optimizer without an annotated step, automatic marks of steps begin again. For example, a
+# profiler may have annotated only a few steps.
 LAPSE_STEPS = 8
 
 Emit = Callable[[int, int, str], object]
@@ -51,15 +52,15 @@ class Book:
         self.step: Optional[int] = None
         self.next_epoch = 0
         self.next_step = 0
-        # The open phases, each with the source that began it: train or eval, and within it forward, backward or
-        # optimizer.
+        # The open phases, each with the source that began it: `mode` is train or eval, and `part` is forward, backward
+        # or optimizer within it.
         self.mode: Optional[tuple[int, int]] = None
         self.part: Optional[tuple[int, int]] = None
         self._regions: list[str] = []
         self._regions_of_step = 0
         self._unnamed_steps = 0
-        # Whether the program has epochs: it named one, iterates over a loader, or began a second one. A program with
-        # neither spends all its time in epoch 0, which says nothing about it.
+        # Whether the program has epochs: it named one, iterates over a loader, or began a second epoch. Otherwise the
+        # program spends all its time in epoch 0, and this epoch has no meaning.
         self.has_epochs = False
         # Whether a backward pass or an optimizer ran since the epoch and the step began.
         self.epoch_worked = False
@@ -68,9 +69,9 @@ class Book:
     # -- the session ---------------------------------------------------------------------------------------
 
     def open(self, emit: Emit, before_end: Optional[Callable[[bool], None]] = None) -> None:
-        """A session takes marks from now on. Writes the open ranges, and epoch 0 if none is known.
+        """Begins to pass marks to a session. Writes the open ranges, and epoch 0 if no epoch is known.
 
-        `before_end` runs just before a step's (False) or an epoch's (True) end is written.
+        `before_end` runs just before the end of a step (False) or of an epoch (True) is written.
         """
         self._emit, self._before_end = emit, before_end
         if self.epoch is None and not self._rank["epoch"]:
@@ -86,18 +87,20 @@ class Book:
             emit(REGION_BEGIN, 0, name)
 
     def close(self, failed: bool) -> None:
-        """Ends the open ranges. After a failure, epoch and step stay open, because they did not reach their end."""
+        """Ends the open ranges. After a failure, the epoch and the step stay open, because they did not reach their
+        end."""
         for name in reversed(self._regions):
             self._write(REGION_END, 0, name)
         self._regions.clear()
         self._part_over()
         if not failed and self.step is not None and self._rank["step"] > AUTO:
             self._step_over()
-        # Whether the epoch's end is explicit, or the session reads its state at ends and has no earlier state.
+        # Whether the end of the epoch is written as a normal end. This is the case if epochs are marked explicitly, or
+        # if the session reads its state at ends and has no earlier state.
         ends_now = self._rank["epoch"] > AUTO or self._before_end is not None
         if not failed and self.epoch is not None and not ends_now:
-            # This is not marked as a normal end: the program is ending and has already freed its memory. The end of an
-            # evaluation would replace the state that counts, so it comes afterwards.
+            # The program is ending and has already freed its memory, so the present state is not that of the epoch's
+            # end. The end of the evaluation is written after this mark, because it would replace the state that counts.
             self._write(EPOCH_ENDED, self.epoch)
             self.epoch = None
         self._mode_over()
@@ -112,7 +115,7 @@ class Book:
     # -- epochs --------------------------------------------------------------------------------------------
 
     def _speaks(self, kind: object, source: int) -> bool:
-        """Whether this source may mark that kind of range. If so, lower sources may not from now on."""
+        """Whether this source may mark this kind of range. If so, lower sources may not mark it from now on."""
         if source < self._rank[kind]:  # type: ignore[index]
             return False
         self._rank[kind] = source  # type: ignore[index]
@@ -121,8 +124,8 @@ class Book:
     def epoch_begin(self, number: int, source: int) -> bool:
         """Begins an epoch and ends the previous one.
 
-        An automatic epoch without training so far is not ended. It was the time before the first named epoch and
-        becomes a part of that one.
+        If nothing was trained in an automatic epoch, it is not ended. It was the time before the first named epoch, and
+        it becomes a part of that epoch.
         """
         automatic = self._rank["epoch"] <= AUTO
         if not self._speaks("epoch", source):
@@ -138,7 +141,7 @@ class Book:
         self.epoch, self.next_epoch, self.epoch_worked = number, number + 1, False
         self._write(EPOCH_BEGIN, number)
         if self.step is not None and not self.step_worked:
-            # A step that has not done anything yet belongs to the new epoch.
+            # If nothing was done in the open step yet, the step belongs to the new epoch.
             self._write(STEP_BEGIN, self.step)
         return True
 
@@ -158,13 +161,13 @@ class Book:
         self.epoch = None
 
     def settled(self) -> None:
-        """Marks that gradients were freed."""
+        """Writes a mark: gradients were freed."""
         self._write(SETTLED)
 
     # -- steps ---------------------------------------------------------------------------------------------
 
     def step_begin(self, number: Optional[int], source: int) -> bool:
-        """Begins a step (the next one if no number is given). Ends the previous step if anything was trained in it."""
+        """Begins a step (the next one if no number is given). Ends the previous step if something was trained in it."""
         automatic = self._rank["step"] <= AUTO
         if not self._speaks("step", source):
             return False
@@ -178,12 +181,13 @@ class Book:
         return True
 
     def step_again(self) -> None:
-        """Restarts the open automatic step if nothing was trained in it, because earlier work does not belong to it."""
+        """Begins the open automatic step again if nothing was trained in it, because earlier work does not belong to
+        it."""
         if self.step is not None and not self.step_worked and self._rank["step"] <= AUTO:
             self._write(STEP_BEGIN, self.step)
 
     def step_end(self, source: int, number: Optional[int] = None) -> bool:
-        """Ends the open step. With a number, ends it only if it has that number."""
+        """Ends the open step. If a number is given, ends the step only if it has this number."""
         if source < self._rank["step"]:
             self._lapse()
             return False
@@ -202,8 +206,8 @@ class Book:
         self.step = None
 
     def _lapse(self) -> None:
-        """An optimizer stepped without the expected annotation. After several such steps the annotations count as
-        finished."""
+        """Counts a step of an optimizer without an annotated step. After several such steps, automatic marks of steps
+        begin again."""
         if self._rank["step"] != NAMED or self.step is not None:
             return
         self._unnamed_steps += 1
@@ -217,7 +221,7 @@ class Book:
     # -- phases --------------------------------------------------------------------------------------------
 
     def mode_begin(self, phase: int, source: int) -> bool:
-        """Begins training or evaluation. Ends the other one, with the part that is open in it."""
+        """Begins training or evaluation. Ends the other one, and the part that is open in it."""
         if not self._speaks("mode", source):
             return False
         if self.mode is not None and self.mode[0] == phase:
@@ -231,7 +235,7 @@ class Book:
         return True
 
     def mode_end(self, phase: int, source: int) -> bool:
-        """Ends training or evaluation if it is the open one."""
+        """Ends training or evaluation, if it is open."""
         if self.mode is None or self.mode[0] != phase or not self._speaks("mode", source):
             return False
         self._mode_over()
@@ -243,7 +247,8 @@ class Book:
             self.mode = None
 
     def part_begin(self, phase: int, source: int) -> bool:
-        """Begins forward, backward or optimizer. Ends the previous part, unless a higher source began it."""
+        """Begins forward, backward or optimizer. Ends the previous part. If a higher source began the previous part,
+        nothing changes."""
         if self.part is not None and source < self.part[1]:
             return False
         if not self._speaks(phase, source):
@@ -258,7 +263,7 @@ class Book:
         return True
 
     def part_end(self, phase: int, source: int) -> bool:
-        """Ends this part if it is the open one and no higher source began it."""
+        """Ends this part, if it is open and no higher source began it."""
         if self.part is None or self.part[0] != phase or source < self.part[1]:
             return False
         self._part_over()
@@ -272,7 +277,7 @@ class Book:
     # -- regions and notes -----------------------------------------------------------------------------------
 
     def region_begin(self, name: str, source: int) -> bool:
-        """Begins a region. The number of regions from annotations is limited for each step."""
+        """Begins a region. In each step, only a limited number of regions from annotations begins."""
         if len(self._regions) >= OPEN_REGIONS_MAX:
             return False
         if source < HAND:
@@ -295,5 +300,5 @@ class Book:
         return False
 
     def note(self, text: str) -> None:
-        """Records a one-time event."""
+        """Records a note."""
         self._write(NOTE, 0, text[:NAME_CHARS_MAX])

@@ -1,8 +1,8 @@
-"""The lower level of recording: reads counters and block snapshots through Python when the allocator cannot be hooked.
+"""The level `blocks`: reads counters and snapshots of the blocks through Python, if the allocator cannot be hooked.
 
-Guarantees: reads at the ends of steps and epochs. When there was none for a second, a thread reads, because programs
-that only serve mark none. Block snapshots take less than a hundredth of the elapsed time. Devices that torch has not
-used are left alone. The user's peaks are never reset. Figures that the allocator does not report are not sent.
+Guarantees: reads at the ends of steps and epochs. If none of them has ended for a second, a thread reads, because
+programs that only serve mark neither. Snapshots take less than 1 % of the elapsed time. Devices that torch has not used
+are not read. The user's peaks are never reset. Figures that the allocator does not report are not sent.
 """
 
 from __future__ import annotations
@@ -11,30 +11,32 @@ import threading
 import time
 from typing import Any, Callable
 
-# Minimum time between snapshots at the ends of steps: a multiple of the last snapshot's duration, and seconds.
+# Minimum time between snapshots at the ends of steps: a multiple of the duration of the last snapshot, and a number of
+# seconds.
 SNAPSHOT_SHARE = 100.0
 SNAPSHOT_S_MIN = 10.0
-# Counters are read by a timer when there was no boundary for this long.
+# The thread reads counters if no step or epoch has ended for this long.
 COUNTERS_EVERY_S = 1.0
 
 
 class Fallback:
-    """Reads the figures for `_native` at the end of a step or an epoch."""
+    """Reads the figures of the devices, and sends them through the native module."""
 
     def __init__(self, torch: Any, native: Any, ordinals: list[int]) -> None:
         self._torch, self._native, self._ordinals = torch, native, ordinals
         self._with_blocks = str(torch._C._cuda_getAllocatorBackend()) == "native"
         self._next_snapshot = 0.0
         self._read_at = time.monotonic()
-        # This is not an Event, because the thread could hold its lock during a fork.
+        # This is not an Event. An Event has a lock, and the thread could hold it during a fork.
         self._over = False
 
     def begin(self, by_clock: Callable[[bool], None]) -> None:
-        """Starts the thread that calls `by_clock`, guarded, when there was no boundary for a while."""
+        """Starts the thread. It calls `by_clock` if no step or epoch has ended for a while."""
         threading.Thread(target=self._run, args=(by_clock,), name="memctl-counters", daemon=True).start()
 
     def end(self) -> None:
-        """Lets the thread end on its own. A reading in progress finds no session."""
+        """Makes the thread end. It may finish a reading after the session has ended, and then the reading has no
+        effect."""
         self._over = True
 
     def _run(self, by_clock: Callable[[bool], None]) -> None:
@@ -93,6 +95,6 @@ class Fallback:
 
 
 def _total(stats: dict[str, Any], name: str) -> dict[str, int]:
-    """The current value and the peak over both pools; zeros if the backend has no counters."""
+    """The current value and the peak for both pools together; zeros if the backend has no counters."""
     found = stats.get(name, {}).get("all", {})
     return {"current": int(found.get("current", 0)), "peak": int(found.get("peak", 0))}

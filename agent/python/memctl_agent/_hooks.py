@@ -1,11 +1,11 @@
 """The wrappers and hooks through which `_loop` and `_annotations` follow torch.
 
-Guarantees: the wrapped function is called exactly once, with its arguments. Its result and its exception pass
-unchanged. memctl's own faults never raise into it. It keeps its name, signature, pickles and globals, because
-TorchScript compiles `record_function` from source and looks names up in them. Under `torch.compile` the wrappers
-disappear. `remove` restores the originals, unless other code has wrapped the wrappers meanwhile. In that case the
-wrappers only pass calls on.
-Refuses: hooks on modules, because they would slow every call.
+Guarantees: a wrapper calls the wrapped function exactly once, with its arguments. Result and exception pass unchanged.
+memctl's own faults never raise into the program. A wrapper has the name, signature, pickle form and globals of the
+wrapped function. TorchScript needs this, because it compiles `record_function` from source and looks up names in the
+globals. Under `torch.compile` the wrappers have no effect. `remove` restores the originals. If other code has wrapped a
+wrapper meanwhile, the wrapper stays and only passes calls on.
+There are no hooks on modules, because they would slow every call.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from memctl_agent._annotations import Annotations
 from memctl_agent._book import Book
 from memctl_agent._loop import Loop
 
-# After this many of memctl's own faults, the hooks are disabled permanently.
+# After this many faults of memctl itself, the hooks are disabled for the rest of the session.
 FAULTS_MAX = 16
 
 
@@ -28,7 +28,7 @@ def _nothing() -> None:
 
 
 class Hub:
-    """The wrappers' common state, and the switch that disables all of them at once."""
+    """The common state of the wrappers, and the switch that disables all of them at once."""
 
     __slots__ = ("annotations", "book", "faults", "last_fault", "look", "loop", "training_depth")
 
@@ -37,20 +37,20 @@ class Hub:
         self.loop: Optional[Loop] = loop
         self.annotations: Optional[Annotations] = annotations
         self.training_depth = 0
-        # Checks for libraries that were imported meanwhile, see `_requests`.
+        # Looks for libraries that were imported meanwhile (see `_requests`).
         self.look: Callable[[], None] = _nothing
         self.faults = 0
         self.last_fault: Optional[str] = None
 
     def failed(self, fault: Exception) -> None:
-        """Records one of memctl's own faults. Training is not affected, and `status()` reports it."""
+        """Records a fault of memctl itself. The training continues, and `status()` reports the fault."""
         self.faults += 1
         self.last_fault = f"{type(fault).__name__}: {fault}"
         if self.faults >= FAULTS_MAX:
             self.silence()
 
     def silence(self) -> None:
-        """Makes every wrapper only pass calls on from now on."""
+        """Disables the wrappers. From now on they only pass calls on."""
         self.loop = self.annotations = None
 
 
@@ -63,10 +63,10 @@ class Hooks:
         self._handles: list[Any] = []
 
     def install(self, torch: Any) -> None:
-        """Hooks torch. Functions that a version lacks are left out."""
+        """Installs the hooks in torch. Functions that a version of torch lacks are not hooked."""
         is_compiling = torch.compiler.is_compiling
         hub = self.hub
-        # `torch.optim` removes this module's name from its namespace.
+        # `torch.optim` deletes the name of this module from its namespace, so it is imported by its full name.
         optimizer = importlib.import_module("torch.optim.optimizer")
         self._handles.append(optimizer.register_optimizer_step_pre_hook(_pre_step(hub, is_compiling)))
         self._handles.append(optimizer.register_optimizer_step_post_hook(_post_step(hub, is_compiling)))
@@ -81,7 +81,7 @@ class Hooks:
         if iterator is not None:
             self._patch(iterator, "__next__", lambda original: _next(original, hub))
         self._install_notes(torch)
-        # This module is imported by name, because it imports `_hooks`.
+        # `_requests` imports this module, so it is imported here and not at the top.
         requests = importlib.import_module("memctl_agent._requests")
         hub.look = requests.Requests(hub, self._patch, is_compiling).look
         hub.look()
@@ -107,7 +107,7 @@ class Hooks:
         self._patches.append((owner, name, original, wrapper))
 
     def remove(self) -> None:
-        """Unhooks torch."""
+        """Removes the hooks from torch."""
         self.hub.silence()
         for handle in self._handles:
             handle.remove()
@@ -136,7 +136,7 @@ def _pre_step(hub: Hub, is_compiling: Callable[[], bool]) -> Callable[..., None]
         loop = hub.loop
         if loop is not None:
             try:
-                # The optimizer itself is the first argument, and a closure is the second.
+                # The first argument is the optimizer. A closure is the second.
                 has_closure = (len(args) > 1 and args[1] is not None) or kwargs.get("closure") is not None
                 loop.optimizer_begins(optimizer, has_closure)
             except Exception as fault:
@@ -185,7 +185,7 @@ def _backward(original: Any, hub: Hub, is_compiling: Callable[[], bool]) -> Any:
 
 def _train(original: Any, hub: Hub, is_compiling: Callable[[], bool]) -> Any:
     def train(self: Any, mode: bool = True) -> Any:
-        # The mode of a module's children is set through this wrapper, too. Those calls pass straight through.
+        # `train` also calls this wrapper for the children of a module. These calls are passed on directly.
         if hub.training_depth or hub.loop is None or is_compiling():
             return original(self, mode)
         hub.training_depth = 1
@@ -277,7 +277,7 @@ def _next(original: Any, hub: Hub) -> Any:
 
 
 def _note_once(original: Any, *, hub: Hub, name: str, made: dict[int, Any]) -> Any:
-    """Makes one wrapper for a function, even if the function has several names."""
+    """Makes one wrapper per function, even if the function has several names."""
     if id(original) not in made:
         made[id(original)] = _noted(original, hub, name)
     return made[id(original)]
@@ -298,7 +298,7 @@ def _noted(original: Any, hub: Hub, what: str) -> Any:
 
 
 def note_text(what: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """The text of a note, such as `empty_cache` or `allocator settings: max_split_size_mb:64`. It includes only short
+    """The text of a note, such as `empty_cache` or `allocator settings: max_split_size_mb:64`. It contains only short
     plain values."""
     values = [*args, *kwargs.values()]
     shown = ", ".join(str(value)[:120] for value in values if isinstance(value, (str, int, float)))

@@ -1,8 +1,8 @@
-"""Handles the ends of a process: a fork, a normal exit, an uncaught exception.
+"""Handles the end of a process: a fork, a normal exit, an uncaught exception.
 
-Guarantees: a forked child records nothing and starts unattached. At exit the session ends within a time limit. The
-previous exception hook runs as before. No signal handler is installed, and `threading.excepthook` is left alone.
-Refuses: to keep a process alive, and to report an exit that the program caught as a failure.
+Guarantees: a forked child of an attached process records nothing. At exit the session ends within a time limit. The
+previous exception hook still runs. No signal handler is installed, and `threading.excepthook` is not changed.
+Does not keep a process alive. Does not report an exit that the program caught as a failure.
 """
 
 from __future__ import annotations
@@ -14,19 +14,20 @@ import sys
 import threading
 from typing import Any, Callable, Optional
 
-# Maximum number of causes that are followed to find an out-of-memory error behind another error.
+# Maximum number of causes of an error that are searched for an out-of-memory error.
 CAUSES_MAX = 8
 FAILURE_CHARS_MAX = 500
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether this is torch's error for a full device. torch is not imported for this check."""
+    """Whether this is torch's error for a full device. This check does not import torch."""
     kinds = type(error).__mro__
     return any(kind.__name__ == "OutOfMemoryError" and kind.__module__.startswith("torch") for kind in kinds)
 
 
 def describe(error: BaseException) -> str:
-    """An error in words: `ValueError: first line`, or `out of memory: first line` if that is the error or its cause."""
+    """An error in words: `ValueError: first line`; or `out of memory: first line` if the error or one of its causes is
+    this."""
     seen: Optional[BaseException] = error
     for _ in range(CAUSES_MAX):
         if seen is None:
@@ -49,7 +50,7 @@ def _first_line(error: BaseException) -> str:
 
 
 def exit_failure(code: object) -> Optional[str]:
-    """The failure of an exit code: `None` for 0 and `None`. Python prints a text and exits with 1."""
+    """The failure of an exit code; `None` for 0 and `None`. Python prints a text and exits with code 1."""
     if code is None or code == 0:
         return None
     if isinstance(code, int):
@@ -58,7 +59,7 @@ def exit_failure(code: object) -> Optional[str]:
 
 
 class Lifecycle:
-    """The hooks in the interpreter while a session is armed or attached."""
+    """The hooks in the interpreter while a session waits for CUDA or is attached."""
 
     def __init__(self, end: Callable[[Optional[str]], object]) -> None:
         self._end = end
@@ -70,7 +71,7 @@ class Lifecycle:
         self._exit: Any = None
 
     def install(self) -> None:
-        """Hooks the interpreter."""
+        """Installs the hooks in the interpreter."""
         self._former_hook = sys.excepthook
         self._hook = functools.partial(_on_exception, self, sys.excepthook)
         sys.excepthook = self._hook
@@ -80,7 +81,7 @@ class Lifecycle:
         atexit.register(self._at_exit)
 
     def remove(self) -> None:
-        """Removes the hooks, unless others were installed on top."""
+        """Removes the hooks. A hook stays if other code was installed on top of it."""
         if self._hook is not None and sys.excepthook is self._hook:
             sys.excepthook = self._former_hook
         if self._exit is not None and sys.exit is self._exit:
@@ -89,11 +90,11 @@ class Lifecycle:
         self._hook = self._exit = None
 
     def goes_on(self) -> None:
-        """Training continues, so the requested exit was caught."""
+        """Training continues after a call of `sys.exit`, so the program caught the exit."""
         self._exit_failure = None
 
     def note_exit(self, code: object) -> None:
-        """`sys.exit(code)` was called. In another thread it ends only that thread."""
+        """`sys.exit(code)` was called. In a thread other than the main one, this ends only the thread."""
         if threading.current_thread() is threading.main_thread():
             self._exit_failure = exit_failure(code)
 
@@ -101,8 +102,8 @@ class Lifecycle:
         try:
             self._end(self.failure or self._exit_failure)
         except (Exception, KeyboardInterrupt):
-            # Nothing may keep an interpreter from ending, and output is no longer read. (Another Ctrl-C may arrive
-            # here.)
+            # No error may keep the interpreter from ending, and its output would not be read. (A further Ctrl-C may
+            # arrive at this point.)
             return
 
 
@@ -127,13 +128,13 @@ def _exit_wrapper(lifecycle: Lifecycle, original: Any) -> Any:
 
 
 def at_fork(silence: Callable[[], None]) -> None:
-    """Calls `silence` in every child that this process forks from now on. This cannot be undone."""
+    """Calls `silence` in every child that this process forks. This cannot be undone."""
     os.register_at_fork(after_in_child=silence)
 
 
 def child_of() -> Optional[tuple[int, str]]:
-    """The process of this program that started this one through `multiprocessing`, and the name that it gave this
-    one."""
+    """The process that started this one through `multiprocessing`, and the name that it gave this process; `None` if
+    there is none."""
     process = sys.modules.get("multiprocessing.process")
     parent = None if process is None else process.parent_process()
     return None if process is None or parent is None else (int(parent.pid), str(process.current_process().name))

@@ -1,12 +1,12 @@
 """Device memory of NCCL's communicators (`ncclCommMemStats`, NCCL 2.29.7).
 
-NCCL is queried at the end of a step, on the thread that ended it, every few seconds at most. Only communicators of
-PyTorch's process groups that a collective has already used are queried. Communicators that are being set up or were
-never used are left alone, so nothing waits for another rank. PyTorch 2.12 queries NCCL itself, under the communicator's
-lock (`memory_stats`). For 2.9 to 2.11, the communicator's address is read (`_comm_ptr`) and the loaded library is
-called, if it has the function.
+NCCL is queried at the end of a step, on the thread that ended the step, at most every few seconds. Only communicators
+of PyTorch's process groups that a collective has already used are queried. Communicators that are being created or were
+never used are not queried, so nothing waits for another rank. PyTorch 2.12 queries NCCL itself, under the
+communicator's lock (`memory_stats`). With PyTorch 2.9 to 2.11, this module reads the communicator's address
+(`_comm_ptr`) and calls the loaded library, if the library has the function.
 Guarantees: loads no library, creates no communicator, and raises nothing into the program.
-Refuses: communicators that PyTorch did not create, and to guess. Without NCCL's own figure nothing is sent.
+Communicators that PyTorch did not create are not included. Without NCCL's own figure nothing is sent.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import sys
 import time
 from typing import Any, Callable, Optional
 
-# Minimum interval between queries. NCCL's memory grows with the first use of a communicator and rarely later.
+# Minimum interval between queries. The memory grows at the first use of a communicator, and rarely later.
 EVERY_S = 5.0
 # After this many faults NCCL is no longer queried.
 FAULTS_MAX = 3
@@ -51,7 +51,7 @@ class Nccl:
             self._faults += 1
 
     def _bytes(self, torch: Any, groups: list[Any]) -> Optional[int]:
-        """The memory of the communicators of the current device; None if no communicator reports it."""
+        """The memory of the communicators of the current device; `None` if no communicator reports it."""
         told: Optional[int] = None
         backends: dict[int, Any] = {}
         for group in groups:
@@ -84,12 +84,12 @@ class Nccl:
             code = self._library(ctypes.c_void_p(pointer), statistic, ctypes.byref(value))
             return value.value if code == 0 else None
 
-        # A suspended communicator has released the rest.
+        # A suspended communicator has released all memory except its persistent memory.
         return ask(PERSISTENT if ask(SUSPENDED) else TOTAL)
 
 
 def _groups(torch: Any) -> list[Any]:
-    """The process groups that this rank is part of, without importing anything."""
+    """The process groups of this rank. Imports nothing."""
     module = sys.modules.get("torch.distributed.distributed_c10d")
     if module is None or not torch.distributed.is_initialized():
         return []
@@ -97,12 +97,12 @@ def _groups(torch: Any) -> list[Any]:
 
 
 def _backend(torch: Any, group: Any) -> Any:
-    """The CUDA backend of a group if it is NCCL's; None for other groups."""
+    """The CUDA backend of a group if it is NCCL's; `None` for other groups."""
     try:
         backend = group._get_backend(torch.device("cuda"))
     except RuntimeError:
         return None
-    # Classes are recognised by name, because torch 2.15 has a second class (`ProcessGroupNCCL2`) that does not derive
+    # Classes are recognised by name, because torch 2.15 has a second class (`ProcessGroupNCCL2`) that is not derived
     # from the first.
     is_nccl = any(kind.__name__.startswith("ProcessGroupNCCL") for kind in type(backend).__mro__)
     return backend if is_nccl else None
@@ -123,10 +123,10 @@ def _of_torch(backend: Any) -> Optional[int]:
 
 
 def _loaded() -> Any:
-    """The function of the library that torch has loaded; False if there is none."""
+    """The function of the library that torch has loaded; `False` if there is none."""
     try:
-        # The library is found only if it is loaded. Calls keep the interpreter's lock, so no other Python thread ends a
-        # communicator meanwhile.
+        # This finds the library only if it is already loaded. Calls keep the interpreter's lock, so no other Python
+        # thread can end a communicator meanwhile.
         library = ctypes.PyDLL(LIBRARY, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
         function = library.ncclCommMemStats
     except (AttributeError, OSError):

@@ -1,10 +1,10 @@
-"""Follows requests. A request is a call that serves a model without training it (a `generate`, a step of an engine).
-Each one ends a step.
+"""Marks the steps of programs that serve a model. In such a program, a request is a step. A request is one call of a
+function that runs a model without training it, such as `generate` or a step of an engine.
 
-Guarantees: imports nothing. A library is watched once the program has imported it. Only the outermost of nested calls
-counts. Once an optimizer steps, requests are not steps. The wrapped call gets its arguments, and its result and
-exception pass unchanged.
-Refuses: to find the parts of a request. A program can mark them with `memctl_agent.step(number)`.
+Guarantees: this module imports no library. A library is watched as soon as the program has imported it. In nested calls
+only the outermost call is a request. When an optimizer has stepped, requests no longer count as steps. A wrapped call
+gets its arguments unchanged, and its result and exception pass unchanged.
+Parts of a request are not marked. A program can mark them with `memctl_agent.step(number)`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Callable
 
 from memctl_agent._hooks import Hub, like
 
-# Module, class and method. A call of the method is one request, or one round of an engine.
+# Module, class and method. Each call of the method is one request, or one round of an engine.
 PLACES = (
     ("transformers.generation.utils", "GenerationMixin", "generate"),
     ("vllm.v1.engine.core", "EngineCore", "step"),
@@ -26,19 +26,19 @@ Patch = Callable[[Any, str, Callable[[Any], Any]], None]
 
 
 class Requests:
-    """Watches the libraries that the program has imported by the time of the check."""
+    """Watches libraries that the program has imported."""
 
     def __init__(self, hub: Hub, patch: Patch, is_compiling: Callable[[], bool]) -> None:
         self._hub, self._patch, self._is_compiling = hub, patch, is_compiling
         self._missing = list(PLACES)
 
     def look(self) -> None:
-        """Wraps what has been imported since the last check."""
+        """Wraps the methods of libraries that were imported since the last check."""
         if not self._missing:
             return
         for place in list(self._missing):
             module = sys.modules.get(place[0])
-            # A module that is still being imported does not have its class yet.
+            # If the module is still being imported, the class does not exist yet. It is checked again later.
             owner = getattr(module, place[1], None)
             if owner is not None:
                 self._missing.remove(place)

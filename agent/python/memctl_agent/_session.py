@@ -1,8 +1,8 @@
 """Attaches to this process and detaches. The states are off, armed (CUDA is not initialised yet) and attached.
 
 Guarantees: memctl never initialises CUDA. Nothing raises into the program. A failure prints one line on stderr, and
-`status()` repeats it. There is one session at a time; after `detach` the next may begin.
-Refuses: forked children of an attached process, which cannot use CUDA; free-threaded interpreters.
+`status()` reports it. There is one session at a time. After `detach` the next session may begin.
+Refuses: forked children of an attached process, because they cannot use CUDA; free-threaded interpreters.
 
 (Over 400 lines: the states and their transitions belong together.)
 """
@@ -26,7 +26,7 @@ from memctl_agent._loop import Loop
 from memctl_agent._nccl import Nccl
 from memctl_agent._sharing import Sharing
 
-# How long the end of a session may wait for the daemon, in seconds. With a launcher it does not wait.
+# How long the end of a session may wait for the daemon, in seconds. With a launcher, it does not wait.
 PATIENCE_S = 0.25
 
 # The size limit of the launcher's file of notes (see `inject/sitecustomize.py`).
@@ -36,12 +36,12 @@ OFF, ARMED, ATTACHED = "off", "armed", "attached"
 
 
 def is_disabled() -> bool:
-    """Whether `MEMCTL_DISABLED` disables memctl. Every value except `0` and the empty text does."""
+    """Whether `MEMCTL_DISABLED` disables memctl. All values except `0` and the empty text disable it."""
     return os.environ.get("MEMCTL_DISABLED", "") not in ("", "0")
 
 
 def is_first_local_rank() -> bool:
-    """Whether this is the rank that prints messages for its machine."""
+    """Whether this rank prints the messages for its machine."""
     for name in ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "PMI_LOCAL_RANK"):
         value = os.environ.get(name)
         if value is not None:
@@ -50,7 +50,7 @@ def is_first_local_rank() -> bool:
 
 
 def say(text: str) -> None:
-    """Prints one line on stderr, in any state of stderr."""
+    """Prints one line on stderr. Never raises, even if stderr is closed."""
     try:
         sys.stderr.write(f"memctl: {text}\n")
         sys.stderr.flush()
@@ -60,7 +60,7 @@ def say(text: str) -> None:
 
 
 def note(text: str) -> None:
-    """Writes one line for the launcher, which reports at the end why nothing was recorded. It has created the file."""
+    """Writes one line into a file of the launcher. At the end, the launcher prints from it why nothing was recorded."""
     socket = os.environ.get("MEMCTL_RUN_SOCKET")
     if not socket:
         return
@@ -73,12 +73,13 @@ def note(text: str) -> None:
         finally:
             os.close(descriptor)
     except OSError:
-        # The launcher is gone.
+        # The launcher no longer exists.
         return
 
 
 def is_free_threaded() -> bool:
-    """Whether this interpreter was built without its lock. There, a thread's frames can change during a walk."""
+    """Whether this interpreter was built without the global lock. In such an interpreter, a thread's frames can change
+    during a walk."""
     return "t" in getattr(sys, "abiflags", "")
 
 
@@ -92,7 +93,7 @@ def load_native() -> Any:
 
 
 class Session:
-    """The only session of the process, and the book that the public calls write to."""
+    """The state of memctl in this process. It has the only session and the book to which the public functions write."""
 
     def __init__(self) -> None:
         self.state = OFF
@@ -117,7 +118,7 @@ class Session:
     # -- attaching -------------------------------------------------------------------------------------------
 
     def attach(self, wanted: dict[str, Any], *, stacks: bool, auto: bool, quiet: bool) -> bool:
-        """Attaches now, or as soon as CUDA is initialised. Returns whether it does either."""
+        """Attaches now, or as soon as CUDA is initialised. Returns whether it has attached or will attach."""
         if is_disabled():
             return False
         if self.state != OFF:
@@ -130,10 +131,10 @@ class Session:
         except ImportError as error:
             return self._refuse(f"torch cannot be imported ({error}); memctl records PyTorch jobs")
         if self.state != OFF:
-            # Under `memctl run` the import has just armed the session.
+            # Under `memctl run`, the import of torch has armed the session meanwhile.
             return self._join(wanted, stacks=stacks, auto=auto, quiet=quiet)
         if not _torch.has_cuda(torch):
-            # A program that never uses a GPU has nothing to record. Only an explicit `attach()` prints a message.
+            # A program that uses no GPU has nothing to record. Only an explicit `attach()` prints a message about this.
             text = f"torch {torch.__version__} was built without CUDA; install a CUDA build of torch"
             self.trouble = text
             if quiet:
@@ -146,13 +147,13 @@ class Session:
         self._watch_forks()
         self._lifecycle = Lifecycle(functools.partial(self.detach, leaving=True))
         self._lifecycle.install()
-        # The callback runs at once if CUDA is initialised, otherwise within the call that initialises it. It never
-        # raises.
+        # If CUDA is initialised, the callback runs at once. Otherwise it runs within the call that initialises CUDA. It
+        # never raises.
         torch.cuda._lazy_call(functools.partial(self._cuda_is_there, self.book))
         return self.state != OFF
 
     def _usable_native(self) -> Any:
-        """The native module. Without a usable one, reports the reason and returns `None`."""
+        """The native module. If there is no usable one, reports the reason and returns `None`."""
         if is_free_threaded():
             version = ".".join(map(str, sys.version_info[:2]))
             self._refuse(
@@ -166,9 +167,9 @@ class Session:
         return native
 
     def _join(self, wanted: dict[str, Any], *, stacks: bool, auto: bool, quiet: bool) -> bool:
-        """Handles a second attach. Its arguments take effect if no session has begun.
+        """Handles a further call of `attach`. Its arguments take effect only if recording has not begun.
 
-        Under a launcher, job and daemon stay those of the launcher. Otherwise ranks could end up in two jobs.
+        Under a launcher, job and daemon do not change, because otherwise the ranks of one job could be in two jobs.
         """
         if self.state == ARMED and not quiet:
             fixed = {"job", "daemon"} if "MEMCTL_RUN_SOCKET" in os.environ else set()
@@ -190,13 +191,13 @@ class Session:
         return False
 
     def _cuda_is_there(self, book: Book) -> None:
-        """CUDA has been initialised in this process, or in a child of it. Never raises, because torch would fail
-        then."""
+        """CUDA has been initialised in this process, or in a child of it. Never raises, because an exception here would
+        end torch's initialisation."""
         if self.state != ARMED or self.book is not book or is_disabled():
             return
         try:
             if self._is_loader_worker():
-                # This is a data loader worker that uses CUDA. Its loops are not steps.
+                # This is a worker of a data loader that uses CUDA. Its loops are not training loops.
                 self._auto = False
                 self._wanted = self._wanted | {"role": self._wanted.get("role") or "loader"}
             self._begin()
@@ -234,7 +235,7 @@ class Session:
             self.level = "no-stacks"
         elif self.level == "full" and not self._has_stacks():
             self.level = "no-stacks"
-            why = f"Python stacks are off: CPython {sys.version.split()[0]} lays its frames out in an unknown way"
+            why = f"Python stacks are off: the frame layout of CPython {sys.version.split()[0]} is unknown"
         before_end = self._begin_fallback([device[0] for device in devices]) if self.level == "blocks" else None
         self.book.open(self._mark, before_end)
         if self._auto:
@@ -246,22 +247,23 @@ class Session:
             self._refuse(f"level {self.level}: {why}")
 
     def _say_where_to_look(self) -> None:
-        """Prints one line for a user who called attach(): the job's name, and the command that shows it."""
+        """For a user who called `attach()`: prints one line with the job's name and the command that shows the job."""
         if self._started.get("mode") != "thread" or not is_first_local_rank():
             return
         job = shlex.quote(str(self._started.get("job")))
         place = "" if self._started.get("is_local") else f" --daemon {self._started.get('daemon')}"
-        say(f"recording as job {job}; `memctl query {job}{place}` shows it, `memctl ui{place}` its page")
+        say(f"recording as job {job}; `memctl query {job}{place}` shows the job, `memctl ui{place}` shows its page")
 
     def _has_stacks(self) -> bool:
         try:
             return bool(self._native.check_stacks())
         except Exception:
-            # Recording without stacks is better than no recording.
+            # A recording without stacks is better than none.
             return False
 
     def _hook(self) -> tuple[str, str]:
-        """Attaches the hook. Returns the level of recording, and the reason if it is not the highest one."""
+        """Attaches the hook through the shim. Returns the level of recording, and the reason if the level is not
+        `full`."""
         native = self._native
         try:
             shim = _shim.ensure(self._torch, native.shim_source(), lambda text: None if self._quiet else say(text))
@@ -272,7 +274,7 @@ class Session:
         return "full", ""
 
     def _likely_device(self) -> int:
-        """The device that this rank will probably use most. It is a hint, because most programs choose a device
+        """The device that this rank will probably use most. This is a hint, because most programs choose their device
         later."""
         local = os.environ.get("LOCAL_RANK", "")
         if local.isdecimal() and int(local) < self._torch.cuda.device_count():
@@ -287,10 +289,10 @@ class Session:
         boundary: Callable[[bool], None],
         end: Callable[[], None],
     ) -> bool:
-        """Attaches for a framework other than PyTorch, at once.
+        """Attaches at once, for a framework other than PyTorch.
 
-        `start` has the arguments of the native module's `start`. `begin` runs after that and returns the level.
-        `boundary` runs before the ends of steps (False) and epochs (True). `end` runs when the session is over.
+        `start` has the arguments of the native module's `start`. `begin` runs after `start` and returns the level.
+        `boundary` runs before the end of a step (False) or of an epoch (True). `end` runs when the session has ended.
         """
         native = self._usable_native()
         if native is None:
@@ -301,7 +303,7 @@ class Session:
                 "first to record another"
             )
         if "MEMCTL_RUN_SOCKET" in os.environ:
-            # The launcher decides the job and the daemon.
+            # The launcher determines the job and the daemon.
             start = start | {"job": None, "daemon": None}
         self._native, self._torch = native, None
         self.book, self.trouble, self.level = Book(), None, "off"
@@ -319,7 +321,7 @@ class Session:
         return True
 
     def _guarded(self, boundary: Callable[[bool], None]) -> Callable[[bool], None]:
-        """Wraps `boundary`. `status()` reports its errors, so that they are not raised into a training loop."""
+        """Wraps `boundary`. An error does not raise into the training loop. `status()` reports it."""
 
         def before_end(is_epoch: bool) -> None:
             try:
@@ -365,8 +367,8 @@ class Session:
     # -- detaching ---------------------------------------------------------------------------------------------
 
     def detach(self, failure: Optional[str] = None, leaving: bool = False) -> Optional[dict[str, object]]:
-        """Ends open ranges, removes the hooks, and ends the native module's session. Returns `None` if there was
-        none."""
+        """Ends the open ranges, removes the hooks, and ends the native module's session. Returns `None` if there was no
+        session."""
         if self.state == OFF:
             return None
         attached, native = self.state == ATTACHED, self._native
@@ -376,7 +378,7 @@ class Session:
             if self._torch is not None:
                 self._sharing.look(self._torch, native)
         started = self._started
-        # (If the launcher was killed, this process has taken over the session.)
+        # (If the launcher was killed, this process continues the session itself, and then it waits for the daemon.)
         patience = 0.0 if attached and native.status().get("mode") == "launcher" else PATIENCE_S
         self._let_go()
         if not attached:
@@ -405,7 +407,7 @@ class Session:
         at_end, self._at_end = self._at_end, None
         if at_end is not None:
             at_end()
-        # The public calls have no effect from now on. The open ranges belonged to the former session.
+        # From now on the public functions have no effect. The open ranges belonged to the ended session.
         self.book = Book()
 
     def _watch_forks(self) -> None:
@@ -414,12 +416,13 @@ class Session:
             _lifecycle.at_fork(self._forked)
 
     def _forked(self) -> None:
-        """Runs in a forked child. An attached session is the parent's. An armed one may become the child's own."""
+        """Runs in a forked child. An attached session belongs to the parent. An armed session may become the child's
+        own."""
         if self.state != ATTACHED:
             return
         try:
             self._native.silence()
-            # The parent's thread that searches or sleeps does not exist here.
+            # The parent's thread that answers requests does not exist in the child.
             self._asked = Asked(lambda: self.book.has_epochs)
             self._let_go()
         except Exception:
@@ -428,7 +431,7 @@ class Session:
     # -- status ------------------------------------------------------------------------------------------------
 
     def status(self) -> dict[str, object]:
-        """The native module's figures, and the ones that only Python has."""
+        """The native module's figures, and figures that only the Python part has."""
         found: dict[str, object] = {"attached": False, "level": "off", "trouble": None}
         if self._native is not None and self.state == ATTACHED:
             found.update(self._native.status())

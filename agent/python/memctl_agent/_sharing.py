@@ -1,10 +1,10 @@
-"""Finds features that share device memory in this process: CUDA IPC, RDMA (NIXL, UCX), PyTorch's symmetric memory.
+"""Detects features that share device memory in this process: CUDA IPC, RDMA (NIXL, UCX), PyTorch's symmetric memory.
 
-With `expandable_segments:True` an allocation is mapped page by page. These features may refuse that, or become many
-times slower. A remedy that enables the setting has to mention it. The check runs when a step ends, every few seconds at
-most, and at the end of the session.
+With `expandable_segments:True`, memory is mapped page by page. The features may refuse such memory, or become many
+times slower with it. So advice that enables this setting must mention them. The check runs at the end of a step, at
+most every few seconds, and at the end of the session.
 Guarantees: imports, loads and wraps nothing, only reads existing dictionaries, and raises nothing into the program.
-Refuses: to guess. Sharing by extensions through their own calls is not reported.
+Does not guess. If an extension shares memory through its own calls, this is not detected.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ from typing import Any, Callable
 EVERY_S = 5.0
 # Maximum number of entries of torch's table of shared storages that are read.
 SHARED_MAX = 4096
-# A CUDA IPC handle has 64 bytes, and more with torch's prefix. A name in shared memory is shorter.
+# A CUDA IPC handle has 64 bytes, or more with torch's prefix. A name in shared memory is shorter.
 HANDLE_BYTES = 64
 RDMA_MODULES = ("nixl", "nixl_cu12", "nixl_cu13", "ucp", "ucxx")
 SYMMETRIC = ("_symm_mem_pools", "_group_name_to_store", "_group_name_to_workspace_tensor")
 
 
 class Sharing:
-    """Checks for the features. Once one was found, every check reports to the native module, like a counter."""
+    """Checks for the features. Once a feature was detected, every check reports it to the native module, like a
+    counter."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -44,12 +45,13 @@ class Sharing:
             if any(self._seen):
                 native.counters(torch.cuda.current_device(), sharing=self._seen)
         except Exception:
-            # (Another thread may change a table meanwhile. The next check will see it.)
+            # (Another thread may change a table during the check. The next check reads it again.)
             return
 
 
 def _cuda_ipc() -> bool:
-    """Whether torch shared a CUDA storage with another process, or received one. Its table has handles then."""
+    """Whether torch has shared a CUDA storage with another process, or has received one. Then its table contains IPC
+    handles."""
     shared = getattr(sys.modules.get("torch.multiprocessing.reductions"), "shared_cache", None)
     if not shared or len(shared) > SHARED_MAX:
         return False

@@ -1,12 +1,12 @@
-"""Provides the hook for the user's torch: from the cache, from the package, or compiled.
+"""Provides the shim for the user's torch: from the cache, from the package, or compiled.
 
-torch's allocator interface is in C++ and changes with every minor version, so the hook is compiled against the headers
-of the running torch. A hook from the package is used only for exactly the torch that it was built for. Version and
-commit are written into the file, and they are compared again when the hook is loaded. Hooks in the package are
-compressed and are unpacked into the cache.
-Guarantees: there is one compilation for any number of ranks on a machine, and ranks wait for it within a time limit. A
-file in the cache is complete or absent. The output of a failed compilation is kept.
-Refuses: to load a file that another user could have written.
+torch's allocator interface is in C++ and changes with every minor version. So the shim is compiled against the headers
+of the running torch. A shim from the package is used only for exactly the torch that it was built for. The file
+contains the version and commit of this torch, and they are compared again when the shim is loaded. Shims in the package
+are compressed and are unpacked into the cache.
+Guarantees: only one rank of a machine compiles. The other ranks wait for it, within a time limit. A file in the cache
+is complete or absent. The output of a failed compilation is kept.
+Refuses: a file that another user could have written.
 """
 
 from __future__ import annotations
@@ -31,26 +31,27 @@ from typing import Any, Optional
 
 from memctl_agent import _torch
 
-# A compilation takes 15 to 60 s. Waiting ranks wait a little longer than the limit of the compiling rank.
+# A compilation takes 15 to 60 s. The time limit of waiting ranks is a little longer than that of the compilation.
 COMPILE_S_MAX = 170.0
 WAIT_S_MAX = 180.0
 # How often a waiting rank checks.
 POLL_S = 0.1
 COMPILERS = ("g++", "c++", "clang++")
-# The text in a hook's file that names the build of torch that it was made for (`shim.cpp`).
+# The text in a shim's file that names the build of torch that it was made for (`shim.cpp`).
 BUILD_MARK = re.compile(rb"memctl-hook-for: ([^\0]{1,200})\0")
-# The headers of this version of torch and later require C++20.
+# From this version on, torch's headers require C++20.
 CXX20_SINCE = (2, 12)
-# Replacements for headers that the CUDA 12 wheels of torch lack. `HOST_DEFINES` replaces a header of the compiler's
-# package that the runtime's headers include. Its macros are empty on the host or set an alignment. It is used only
-# where the real one is not found. `CUDA_RUNTIME` replaces the runtime's C++ header, which needs more of that package.
-# torch's headers use only its C part.
+# Replacements for headers that the CUDA 12 wheels of torch lack.
+# `CUDA_RUNTIME` replaces the runtime's C++ header, which needs the compiler's package. torch's headers use only its C
+# part.
+# `HOST_DEFINES` replaces a header of the compiler's package that the runtime's headers include. Its macros are empty on
+# the host, or they set an alignment. The replacement is used only if the real header is not found.
 CUDA_RUNTIME = """\
 #pragma once
 #include <cuda_runtime_api.h>
 """
-# Since glibc 2.32, inlined code of libstdc++ reads from the C library whether the process has only one thread. A hook
-# with that code would not load on older systems. A training always has several threads.
+# Since glibc 2.32, inlined code of libstdc++ reads from the C library whether the process has only one thread. A shim
+# with this code could not be loaded on older systems. A training always has several threads.
 SINGLE_THREADED = """\
 #pragma once
 static constexpr char memctl_is_single_threaded = 0;
@@ -77,19 +78,19 @@ HOST_DEFINES = """\
 
 
 class ShimError(RuntimeError):
-    """There is no hook for this torch. The message has the reason and the remedy."""
+    """There is no shim for this torch. The message gives the reason and the remedy."""
 
 
 @dataclass(frozen=True)
 class Shim:
-    """A loadable hook and its origin: `cache`, `compiled` or `package`."""
+    """A shim that can be loaded, and its origin: `cache`, `compiled` or `package`."""
 
     path: Path
     origin: str
 
 
 def cache_folder() -> Path:
-    """The folder of the hooks: `$MEMCTL_CACHE/shim`, by default `~/.cache/memctl/shim`."""
+    """The folder of the shims: `$MEMCTL_CACHE/shim`, by default `~/.cache/memctl/shim`."""
     named = os.environ.get("MEMCTL_CACHE")
     if named:
         return Path(named).expanduser() / "shim"
@@ -98,17 +99,17 @@ def cache_folder() -> Path:
 
 
 def cxx11_abi(torch: Any) -> int:
-    """The string type of libstdc++ with which torch was built: 1 for the C++11 type, otherwise 0."""
+    """The string type of libstdc++ that torch was built with: 1 for the type of C++11, otherwise 0."""
     return int(bool(getattr(torch._C, "_GLIBCXX_USE_CXX11_ABI", True)))
 
 
 def build_of(torch: Any) -> str:
-    """Names one build of torch: `2.11.0+cu130 70d99e998b4955e0049d13a98d77ae1b14db1f45`."""
+    """The name of a build of torch: `2.11.0+cu130 70d99e998b4955e0049d13a98d77ae1b14db1f45`."""
     return f"{torch.__version__} {torch.version.git_version}"
 
 
 def key(torch: Any, source: str) -> str:
-    """A name that identifies the source of the hook, torch with its commit, the machine and the C library."""
+    """A name that identifies the shim's source, the build of torch, the machine and the C library."""
     parts = (
         source,
         build_of(torch),
@@ -121,18 +122,18 @@ def key(torch: Any, source: str) -> str:
 
 
 def prebuilt_name(torch: Any) -> str:
-    """The name of the file in the package with the hook for this version."""
+    """The name of the shim's file in the package for this version of torch."""
     return f"torch-{_torch.release(torch)}-cxx11abi{cxx11_abi(torch)}-{platform.machine()}.so.gz"
 
 
 def prebuilt(torch: Any) -> Optional[Path]:
-    """The package's hook for this version of torch, if there is one. It may be for another build."""
+    """The package's shim for this version of torch, if there is one. It may be for another build of the version."""
     path = Path(__file__).parent / "prebuilt" / prebuilt_name(torch)
     return path if path.is_file() else None
 
 
 def built_for(path: Path) -> str:
-    """The build of torch that a hook was made for; empty if the file does not name it."""
+    """The build of torch that a shim was made for; empty if the file does not name it."""
     try:
         found = BUILD_MARK.search(_unpacked(path))
     except (OSError, EOFError, zlib.error):
@@ -141,17 +142,17 @@ def built_for(path: Path) -> str:
 
 
 def _unpacked(path: Path) -> bytes:
-    """The content of a hook's file, which may be compressed."""
+    """The content of a shim's file, which may be compressed."""
     return gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
 
 
 def pack(hook: Path, target: Path) -> None:
-    """Writes a hook in the package's form. The same hook gives the same bytes."""
+    """Writes a shim in the package's form. The same shim always gives the same bytes."""
     target.write_bytes(gzip.compress(hook.read_bytes(), 9, mtime=0))
 
 
 def unpack(packaged: Path, target: Path) -> None:
-    """Unpacks the package's hook to `target`, which appears complete or not at all."""
+    """Unpacks the package's shim to `target`. The file appears complete or not at all."""
     descriptor, part = tempfile.mkstemp(prefix=".unpacking-", dir=target.parent)
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -165,18 +166,18 @@ def unpack(packaged: Path, target: Path) -> None:
 
 
 def misfit(torch: Any, path: Path) -> str:
-    """Why the package's hook does not fit this torch; empty if it does."""
+    """The reason why the package's shim does not fit this torch; empty if it fits."""
     made_for = built_for(path)
     if made_for == build_of(torch):
         return ""
-    made_for = made_for or "of an unknown build"
-    return f"the package's hook was built for torch {made_for}, this is torch {build_of(torch)}"
+    made_for = made_for or "(unknown build)"
+    return f"the package's shim was built for torch {made_for}, this is torch {build_of(torch)}"
 
 
 def ensure(torch: Any, source: str, announce: Callable[[str], None] = lambda text: None) -> Shim:
-    """The hook for this torch. A compilation is announced, because it takes a while.
+    """The shim for this torch. A compilation is announced, because it takes a while.
 
-    Raises `ShimError` if there is no hook and none can be made.
+    Raises `ShimError` if there is no shim and none can be made.
     """
     try:
         folder = _private(cache_folder())
@@ -192,10 +193,10 @@ def ensure(torch: Any, source: str, announce: Callable[[str], None] = lambda tex
         return Shim(target, "package")
     try:
         with _lock(target.with_suffix(".lock")):
-            # Another rank may have made the hook while this one waited.
+            # Another rank may have compiled the shim while this rank waited.
             if _is_safe(target):
                 return Shim(target, "cache")
-            announce(f"compiling the hook for torch {torch.__version__} (once, about 15 s)")
+            announce(f"compiling the shim for torch {torch.__version__} (once, about 15 s)")
             compile_shim(torch, source, target)
             return Shim(target, "compiled")
     except (ShimError, OSError) as error:
@@ -203,7 +204,7 @@ def ensure(torch: Any, source: str, announce: Callable[[str], None] = lambda tex
 
 
 def _without_cache(torch: Any, source: str, error: OSError) -> Shim:
-    """The hook when there is no cache folder: the package's, otherwise one that is compiled for this process only."""
+    """The shim if there is no cache folder: the package's, otherwise a shim that is compiled for this process only."""
     packaged = prebuilt(torch)
     try:
         folder = Path(tempfile.mkdtemp(prefix="memctl-shim-"))
@@ -228,7 +229,8 @@ def _private(folder: Path) -> Path:
 
 
 def _sticky(found: os.stat_result) -> int:
-    """The permission bits to ignore: group write is the default on many systems where the group is the user's own."""
+    """The permission bits to ignore. On many systems files are group-writable by default, and the group is the user's
+    own."""
     return stat.S_IWGRP if found.st_gid == os.getgid() else 0
 
 
@@ -243,7 +245,8 @@ def _is_safe(path: Path) -> bool:
 
 @contextlib.contextmanager
 def _lock(path: Path) -> Iterator[None]:
-    """Holds the lock, so that only one rank compiles. Raises `ShimError` when another process holds it for too long."""
+    """Holds the lock, so that only one rank compiles. Raises `ShimError` if another process holds the lock for too
+    long."""
     deadline = time.monotonic() + WAIT_S_MAX
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -265,7 +268,7 @@ def _lock(path: Path) -> Iterator[None]:
 
 
 def compiler() -> Optional[str]:
-    """The available C++ compiler: `$CXX`, else the first of the usual names."""
+    """The C++ compiler: `$CXX` if it is set and found, otherwise the first of the usual names that is found."""
     named = os.environ.get("CXX")
     for name in ((named,) if named else ()) + COMPILERS:
         found = shutil.which(name.split()[0]) if name.strip() else None
@@ -297,7 +300,7 @@ def command(torch: Any, cxx: str, source: Path, output: Path) -> list[str]:
     root = Path(torch.__file__).resolve().parent
     cuda = cuda_include(torch)
     if not (root / "include" / "c10").is_dir():
-        raise ShimError(f"{root} holds no C++ headers; install the torch wheel that has them")
+        raise ShimError(f"{root} contains no C++ headers; install the torch wheel that has them")
     if cuda is None:
         raise ShimError(
             "cuda_runtime_api.h was not found; install the package nvidia-cuda-runtime of your CUDA version "
@@ -306,7 +309,7 @@ def command(torch: Any, cxx: str, source: Path, output: Path) -> list[str]:
     version = tuple(int(part) for part in _torch.release(torch).split(".") if part.isdigit())
     system = [root / "include", root / "include/torch/csrc/api/include", cuda]
     if not (cuda / "crt" / "host_config.h").is_file():
-        # pip installs the runtime's headers with torch, but not the compiler's.
+        # pip installs the headers of the runtime with torch, but not those of the compiler.
         system.insert(0, source.parent / "instead")
     return [
         cxx,
@@ -321,7 +324,7 @@ def command(torch: Any, cxx: str, source: Path, output: Path) -> list[str]:
         str(source.parent / "portable"),
         # `-isystem` hides warnings in headers that are not part of memctl.
         *(part for folder in system for part in ("-isystem", str(folder))),
-        # Headers beside the source come last; CUDA may lack them.
+        # The headers beside the source are searched last, because they are used only if CUDA lacks them.
         "-idirafter",
         str(source.parent),
         str(source),
@@ -335,11 +338,11 @@ def command(torch: Any, cxx: str, source: Path, output: Path) -> list[str]:
 
 
 def compile_shim(torch: Any, source: str, target: Path) -> None:
-    """Compiles the hook to `target`, which appears complete or not at all. Raises `ShimError`."""
+    """Compiles the shim to `target`. The file appears complete or not at all. Raises `ShimError`."""
     cxx = compiler()
     if cxx is None:
         raise ShimError(
-            f"no C++ compiler was found for the hook of torch {torch.__version__}; install g++ or set CXX, then run "
+            f"no C++ compiler was found for the shim of torch {torch.__version__}; install g++ or set CXX, then run "
             "`python -m memctl_agent build`"
         )
     log = target.with_suffix(".log")
@@ -369,12 +372,13 @@ def compile_shim(torch: Any, source: str, target: Path) -> None:
             output += f"\nstopped after {COMPILE_S_MAX:.0f} s".encode()
         if failed or not made.is_file():
             log.write_bytes(" ".join(arguments).encode() + b"\n" + output)
-            raise ShimError(f"{Path(cxx).name} could not compile the hook for torch {torch.__version__}; see {log}")
+            raise ShimError(f"{Path(cxx).name} could not compile the shim for torch {torch.__version__}; see {log}")
         made.chmod(0o700)
         os.replace(made, target)
     log.unlink(missing_ok=True)
 
 
 def _quiet_environment() -> dict[str, str]:
-    """The environment of the compiler. The trainer's preloads and Python path are not meant for a separate program."""
+    """The compiler's environment. It lacks the variables with preloaded libraries and Python paths, which are meant for
+    the trainer."""
     return {name: value for name, value in os.environ.items() if name not in ("LD_PRELOAD", "PYTHONPATH")}

@@ -1,7 +1,8 @@
-"""Facts about the user's torch: version, devices, allocator, and whether its allocator can be hooked.
+"""Facts about the user's torch: version, devices, allocator, and whether the allocator can be hooked.
 
-Guarantees: nothing here initialises CUDA. After initialisation, nothing here creates a context on any device.
-Refuses: to import torch. The caller passes it.
+Guarantees: nothing in this module initialises CUDA. After CUDA is initialised, nothing in it creates a context on a
+device.
+This module does not import torch. The caller passes it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ Device = tuple[int, Optional[str], Optional[str], Optional[int]]
 
 @dataclass(frozen=True)
 class Hookable:
-    """Whether the allocator's events are available: `full`, or a lower level and the reason."""
+    """The level at which the allocator can be recorded: `full`, or a lower level and the reason."""
 
     level: str
     why: str = ""
@@ -38,17 +39,17 @@ def is_tried(torch: Any) -> bool:
 
 
 def framework(torch: Any) -> str:
-    """The session's name of the framework."""
+    """The framework's name for the session."""
     return f"torch {torch.__version__}"
 
 
 def has_cuda(torch: Any) -> bool:
-    """Whether torch was built for CUDA. ROCm builds are also named cuda, but they have other headers."""
+    """Whether torch was built for CUDA. ROCm builds also use the name cuda, but their headers differ."""
     return torch.version.cuda is not None and hasattr(torch._C, "_cuda_init")
 
 
 def allocator_conf(torch: Any) -> str:
-    """The allocator's settings. They are the ones set at run time if torch reports these, otherwise those of the
+    """The allocator's settings. If torch reports settings, these are the present ones. Otherwise they come from the
     environment."""
     getter = getattr(torch._C, "_accelerator_getAllocatorSettings", None)
     if getter is not None:
@@ -58,12 +59,13 @@ def allocator_conf(torch: Any) -> str:
             settings = ""
         if isinstance(settings, str) and settings:
             return settings
-    # If both are set, the older name takes precedence in every version that reads both, even if it is empty.
+    # If both variables are set, the older name takes precedence in every version that reads both, even if its value is
+    # empty.
     return os.environ.get("PYTORCH_CUDA_ALLOC_CONF", os.environ.get("PYTORCH_ALLOC_CONF", ""))
 
 
 def devices(torch: Any) -> list[Device]:
-    """Ordinal, UUID (as nvidia-smi writes it), name and bytes of every visible device."""
+    """Ordinal, UUID (in nvidia-smi's form), name and bytes of every visible device."""
     found: list[Device] = []
     for ordinal in range(torch.cuda.device_count()):
         properties = torch.cuda.get_device_properties(ordinal)
@@ -76,9 +78,9 @@ def devices(torch: Any) -> list[Device]:
 
 
 def group(torch: Any) -> dict[str, int]:
-    """Rank and world size of the process group, if the environment has no rank and there is a group.
+    """Rank and world size of the process group; empty if the environment has a rank or there is no group.
 
-    This distinguishes workers of `torch.multiprocessing.spawn`, which pass their rank to `init_process_group`.
+    Workers of `torch.multiprocessing.spawn` need this, because they pass their rank only to `init_process_group`.
     """
     if any(name in os.environ for name in RANK_VARIABLES):
         return {}
@@ -89,7 +91,8 @@ def group(torch: Any) -> dict[str, int]:
 
 
 def hookable(torch: Any) -> Hookable:
-    """The level that the current allocator allows. CUDA must be initialised, or being initialised."""
+    """The level that the current allocator allows. CUDA must be initialised, or its initialisation must be in
+    progress."""
     try:
         backend = str(torch._C._cuda_getAllocatorBackend())
     except (AttributeError, RuntimeError) as error:
@@ -97,7 +100,7 @@ def hookable(torch: Any) -> Hookable:
     if backend == "cudaMallocAsync":
         return Hookable(
             "blocks",
-            "the cudaMallocAsync backend has no allocator events, counters only; "
+            "the cudaMallocAsync backend has no allocator events, so only counters are recorded; "
             "for events remove `backend:cudaMallocAsync` from PYTORCH_CUDA_ALLOC_CONF",
         )
     if backend != "native":
@@ -106,7 +109,7 @@ def hookable(torch: Any) -> Hookable:
             f"the allocator was replaced ({backend}, torch.cuda.memory.change_current_allocator), which has no "
             "events and no counters; use the replacement in a torch.cuda.MemPool instead",
         )
-    # torch only checks whether the variable exists. Any value, even 0, disables the cache.
+    # torch only checks whether the variable exists. Any value disables the cache, even 0.
     if "PYTORCH_NO_CUDA_MEMORY_CACHING" in os.environ:
         return Hookable(
             "off",

@@ -1,9 +1,9 @@
 """For Accelerate: `Accelerator(log_with=[MemctlTracker(job="...")])`, then `accelerator.init_trackers(...)`.
 
-The tracker attaches in every process when the trackers start. It notes what the program logs, so that the program's
-numbers appear on memctl's time line. The session ends with `accelerator.end_training()`. Epochs, steps and phases come
-from the automatic marks, because Accelerate leaves the loop to the program.
-Guarantees: like the rest of this package, it raises nothing into training.
+When the trackers start, this tracker attaches in every process. It records the values that the program logs as notes,
+so that they appear on memctl's timeline. The session ends with `accelerator.end_training()`. Epochs, steps and phases
+come from the automatic marks, because with Accelerate the loop is the program's own.
+Guarantees: like the rest of this package, it raises nothing into the training.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ __all__ = ["MemctlTracker"]
 
 
 class MemctlTracker(GeneralTracker):
-    """Attaches memctl. Arguments are those of `memctl_agent.attach`."""
+    """Attaches memctl. The arguments are those of `memctl_agent.attach`."""
 
     name = "memctl"
     requires_logging_directory = False
-    # Each rank has its own memory.
+    # All processes need a tracker, because each rank has its own memory.
     main_process_only = False
 
     def __init__(
@@ -43,16 +43,17 @@ class MemctlTracker(GeneralTracker):
         return memctl_agent.status()
 
     def start(self) -> None:
-        """Attaches; an existing session continues."""
+        """Attaches. If there is a session, it continues."""
         memctl_agent.attach(self._job, daemon=self._daemon, labels=self._labels, stacks=self._stacks)
 
     def store_init_configuration(self, values: dict[str, Any]) -> None:
-        """Notes the program's configuration. (Versions before `start` existed begin here.)"""
+        """Records the program's configuration as a note. Attaches first, because old versions of Accelerate do not call
+        `start`."""
         self.start()
         memctl_agent.note("config " + _shown(values))
 
     def log(self, values: dict[str, Any], step: Optional[int] = None, **kwargs: Any) -> None:
-        """Notes that something was logged, by the program's own step."""
+        """Records the logged values as a note, with the program's own step number if there is one."""
         memctl_agent.note(f"log {_shown(values)}" if step is None else f"log at step {step} {_shown(values)}")
 
     def finish(self) -> None:
@@ -61,6 +62,6 @@ class MemctlTracker(GeneralTracker):
 
 
 def _shown(values: Mapping[str, Any]) -> str:
-    """The plain values as a text. A tensor's text would wait for the device, so tensors are left out."""
+    """The plain values as text. Tensors are left out, because reading a tensor's value would wait for the device."""
     plain = (f"{name}={value}" for name, value in values.items() if isinstance(value, (bool, int, float, str)))
     return " ".join(plain)

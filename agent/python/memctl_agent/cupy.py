@@ -1,12 +1,13 @@
 """For CuPy: `memctl_agent.cupy.install(job="...")`, or `with memctl_agent.cupy.MemctlHook(): ...`.
 
 CuPy calls a `MemoryHook` for each action of its memory pool. This hook records every allocation, free, new segment and
-failed request, with the Python lines that made it. CuPy's hooks are per thread, so a `MemctlHook` must be entered in
-every thread that allocates. Other threads are not recorded, but the recording stays consistent.
+failed request, with the Python lines that made it. CuPy's hooks are per thread, so each thread that allocates must
+enter a `MemctlHook`. Other threads are not recorded, but the recording stays consistent.
+CuPy does not report the memory that the pool releases to the driver. So such memory is noticed only at the ends of
+steps and epochs. Pools other than the default one are assumed to release nothing.
 Guarantees: no call of the hook raises into CuPy.
-Refuses: `MemoryAsyncPool` (CuPy calls no hook for it), and a process in which PyTorch or JAX is recorded. CuPy's memory
-then appears only in the device's used memory. CuPy does not report memory that the pool releases to the driver, so this
-is only noticed at the ends of steps and epochs. Pools other than the default one are assumed to release nothing.
+Refuses: `MemoryAsyncPool`, for which CuPy calls no hook, and a process in which PyTorch or JAX is recorded. Then CuPy's
+memory is only a part of the device's used memory.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Optional
 from memctl_agent._session import SESSION, is_disabled, is_first_local_rank, load_native, say
 
 try:
-    # `cupy` is imported by name, because type checkers would take it for this file.
+    # `cupy` is imported by its full name, because type checkers would otherwise mistake it for this file.
     cupy: Any = importlib.import_module("cupy")
     memory_hook: Any = importlib.import_module("cupy.cuda.memory_hook")
 except ImportError as error:
@@ -36,17 +37,18 @@ __all__ = ["MemctlHook", "install"]
 
 # The native module's numbers of actions.
 ALLOC, FREE, SEGMENT, OUT_OF_MEMORY, HOLDS = range(1, 6)
-# Minimum interval between queries of the pool's bytes. The pool adds up its blocks for that, which is too slow for
+# Minimum interval between queries of the pool's bytes. For a query, the pool adds up its blocks, which is too slow for
 # every step.
 BOUNDARY_S_MIN = 0.1
-# CuPy splits every block, as PyTorch does with this setting, so the block map follows its pool exactly.
+# CuPy splits every block, as PyTorch does with this setting. So the block map follows CuPy's pool exactly.
 CONF = "expandable_segments:True"
 
 
 class MemctlHook(MemoryHook):
-    """Attaches memctl when it is first entered, and records this thread's allocations while it is entered.
+    """Attaches memctl when it is first entered. While it is entered, it records the allocations of the thread that
+    entered it.
 
-    Arguments are those of `memctl_agent.attach`. The session ends with `memctl_agent.detach()` or the process.
+    The arguments are those of `memctl_agent.attach`. The session ends with `memctl_agent.detach()` or with the process.
     """
 
     name = "memctl"
@@ -79,29 +81,30 @@ class MemctlHook(MemoryHook):
 
     def __exit__(self, *_: object) -> None:
         hooks = memory_hook.get_memory_hooks()
-        # If another hook was entered before this one, that hook stays.
+        # If another `MemctlHook` was entered before this one, its entry stays.
         if hooks.get(self.name) is self:
             del hooks[self.name]
 
     def alloc_postprocess(self, **event: Any) -> None:
-        """The pool requested memory from the driver. The pointer is 0 if it got none."""
+        """The pool requested memory from the driver. The pointer is 0 if the driver gave none."""
         if event["mem_ptr"]:
             _RECORDER.record(event["device_id"], SEGMENT, event["mem_ptr"], event["mem_size"])
 
     def malloc_postprocess(self, **event: Any) -> None:
-        """The pool allocated a block, failed (no pointer, no object), or got a request of 0 bytes (no pointer)."""
+        """The pool allocated a block (a pointer), got a request of 0 bytes (an object without a pointer), or failed
+        (neither)."""
         if event["mem_ptr"]:
             _RECORDER.record(event["device_id"], ALLOC, event["mem_ptr"], event["mem_size"])
         elif not event["pmem_id"]:
             _RECORDER.out_of_memory(event["device_id"], event["mem_size"])
 
     def free_preprocess(self, **event: Any) -> None:
-        """A block is about to be freed. This is recorded before another thread can get the block."""
+        """A block is about to be freed. The event is recorded now, before another thread can get the block."""
         _RECORDER.record(event["device_id"], FREE, event["mem_ptr"], event["mem_size"])
 
 
 class Recorder:
-    """The only CuPy session of the process. The hooks of all threads write to it."""
+    """The only CuPy session of the process. The hooks of all threads report to it."""
 
     def __init__(self) -> None:
         self.attached = False
@@ -111,7 +114,7 @@ class Recorder:
         self._last_s = 0.0
 
     def attach(self, wanted: dict[str, Any], stacks: bool) -> bool:
-        """Starts a session, unless there is one. Returns whether there is one now."""
+        """Begins a session, if there is none. Returns whether there is a session now."""
         if self.attached or is_disabled():
             return self.attached
         try:
@@ -123,7 +126,7 @@ class Recorder:
         pool = _pool()
         if pool is None:
             return _refuse(
-                "CuPy's allocator is not its memory pool, and calls no hook; "
+                "CuPy's allocator is not its memory pool, and it calls no hook; "
                 "use cupy.cuda.set_allocator(cupy.get_default_memory_pool().malloc) to have it recorded"
             )
         self._native, held = load_native(), pool.used_bytes()
@@ -131,7 +134,7 @@ class Recorder:
         done = SESSION.attach_other(start, begin=lambda: self._begin(stacks), boundary=self._boundary, end=self._end)
         if done and held:
             _refuse(
-                f"CuPy held {held} bytes before memctl was attached, which are not recorded; "
+                f"CuPy already held {held} bytes when memctl was attached, and these are not recorded; "
                 "install memctl before the first array"
             )
         return done
@@ -144,11 +147,11 @@ class Recorder:
 
     def _end(self) -> None:
         self.attached, self._record = False, None
-        # This removes the hook of this thread. Hooks of other threads no longer have an effect.
+        # This removes the hook of this thread. The hooks of other threads have no effect from now on.
         memory_hook.get_memory_hooks().pop(MemctlHook.name, None)
 
     def record(self, device: int, action: int, pointer: int, size: int) -> None:
-        """Passes an event on."""
+        """Passes an event to the native module."""
         record = self._record
         if record is None:
             return
@@ -157,11 +160,11 @@ class Recorder:
             record(device, action, pointer, size, stream)
             self._devices.add(device)
         except Exception as error:
-            # This may also happen late in an interpreter's life, when arrays are freed after the modules.
+            # This can also happen when the interpreter ends and frees arrays after its modules.
             self._trouble(error)
 
     def out_of_memory(self, device: int, size: int) -> None:
-        """A request failed. CuPy has released what it could, and now raises."""
+        """A request failed. CuPy has released all memory that it could, and raises next."""
         record = self._record
         if record is None:
             return
@@ -176,7 +179,7 @@ class Recorder:
             SESSION.trouble = f"an event of CuPy's pool was not recorded: {type(error).__name__}: {error}"
 
     def _boundary(self, is_epoch: bool) -> None:
-        """A step or an epoch is about to end. Records what the pool holds now, and the device's memory."""
+        """Runs before the end of a step or an epoch. Records the pool's bytes and the device's memory."""
         pool, now = _pool(), time.monotonic()
         if pool is None or not (is_epoch or now - self._last_s >= BOUNDARY_S_MIN):
             return
@@ -190,23 +193,23 @@ class Recorder:
 
 
 def install(job: Optional[str] = None, **options: Any) -> bool:
-    """Records the calling thread's allocations from now on. Arguments are those of `MemctlHook`.
+    """Records the calling thread's allocations from now on. The arguments are those of `MemctlHook`.
 
-    Returns whether anything is recorded. If not, one line on stderr has the reason.
+    Returns whether the allocations are recorded. Otherwise one line on stderr gives the reason.
     """
     MemctlHook(job, **options).__enter__()
     return _RECORDER.attached
 
 
 def _pool() -> Any:
-    """CuPy's default pool, if it is the current allocator."""
+    """CuPy's default pool, if it is the current allocator; otherwise `None`."""
     allocator = cupy.cuda.get_allocator()
     pool = cupy.get_default_memory_pool()
     return pool if getattr(allocator, "__self__", None) is pool else None
 
 
 def _devices(native: Any) -> list[tuple[int, Optional[str], Optional[str], Optional[int]]]:
-    """Ordinal, UUID, name and bytes of every visible device. Makes no context."""
+    """Ordinal, UUID, name and bytes of every visible device. Creates no context."""
     found = []
     for ordinal in range(cupy.cuda.runtime.getDeviceCount()):
         properties = cupy.cuda.runtime.getDeviceProperties(ordinal)
@@ -217,7 +220,7 @@ def _devices(native: Any) -> list[tuple[int, Optional[str], Optional[str], Optio
 
 
 def _refuse(text: str) -> bool:
-    """Reports what is not recorded, on one rank of a machine."""
+    """Reports what is not recorded. Only one rank of each machine prints it."""
     SESSION.trouble = text
     if is_first_local_rank():
         say(text)

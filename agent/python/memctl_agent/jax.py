@@ -1,9 +1,10 @@
 """For JAX: `memctl_agent.jax.watch(job="...")`, with the level `counters`.
 
 XLA's allocator has no hook, but it has counters. A thread samples `device.memory_stats()` of every local GPU. The
-counters are also sampled at the ends of steps and epochs that the program marks with `memctl_agent.step` and `.epoch`.
-Guarantees: nothing raises into the program. No figure is made up: missing counters are not sent.
-Refuses: devices without `memory_stats` (CPUs), and a process in which something else is already recorded.
+counters are also sampled at the ends of the steps and epochs that the program marks with `memctl_agent.step` and
+`.epoch`.
+Guarantees: nothing raises into the program. A missing counter is not sent.
+Refuses: devices without `memory_stats` (CPUs), and a process in which another framework is recorded.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from memctl_agent._session import SESSION, is_disabled, is_first_local_rank, loa
 
 __all__ = ["watch"]
 
-# Minimum interval between reads at the ends of steps. The counters are a Python dictionary for each device.
+# Minimum interval between samples at the ends of steps. The counters of each device are a Python dictionary.
 BOUNDARY_S_MIN = 0.1
-# The shortest interval of the thread, because `watch` is not a profiler.
+# The shortest interval of the thread. `watch` is not a profiler.
 EVERY_S_MIN = 0.05
-# JAX's names, past and present, of platforms whose devices are GPUs.
+# JAX's present and past names of platforms whose devices are GPUs.
 PLATFORMS = ("gpu", "cuda", "rocm")
 
 
@@ -36,11 +37,11 @@ def watch(
     attempt: Optional[int] = None,
     labels: Optional[Mapping[str, str]] = None,
 ) -> bool:
-    """Samples the memory counters of this process's GPUs every `every_s` seconds until `memctl_agent.detach()`.
+    """Samples the memory counters of this process's GPUs every `every_s` seconds, until `memctl_agent.detach()`.
 
-    Initialises JAX's devices, like any computation, so call it after `jax.distributed.initialize()`. Other arguments
-    are those of `memctl_agent.attach`. Rank and world size come from JAX if it runs on several hosts. Returns whether
-    anything is sampled. If not, one line on stderr has the reason.
+    This function initialises JAX's devices, like any computation. So call it after `jax.distributed.initialize()`. The
+    other arguments are those of `memctl_agent.attach`. If JAX runs on several hosts, rank and world size come from JAX.
+    Returns whether counters are sampled. Otherwise one line on stderr gives the reason.
     """
     if is_disabled():
         return False
@@ -53,7 +54,7 @@ def watch(
 
 def _watch(wanted: dict[str, Any], every_s: float, labels: dict[str, str]) -> bool:
     try:
-        # `jax` is imported by name, because type checkers would take it for this file.
+        # `jax` is imported by its full name, because type checkers would otherwise mistake it for this file.
         jax: Any = importlib.import_module("jax")
     except ImportError as error:
         return _refuse(f"jax cannot be imported ({error})")
@@ -69,7 +70,7 @@ def _watch(wanted: dict[str, Any], every_s: float, labels: dict[str, str]) -> bo
     for ordinal, device in found:
         limit = (device.memory_stats() or {}).get("bytes_limit")
         if limit is not None:
-            # This is what XLA may use, not what the device has.
+            # This is the memory that XLA may use, not the memory of the device.
             labels[f"xla_bytes_limit.{ordinal}"] = str(int(limit))
     watcher = Watcher(native, found, every_s)
     start = {
@@ -96,7 +97,7 @@ def counting(devices: Sequence[Any]) -> list[tuple[int, Any]]:
 
 
 class Watcher:
-    """The thread that samples, and the sampling at marks."""
+    """The thread that takes samples, and the samples at marks."""
 
     def __init__(self, native: Any, devices: Sequence[tuple[int, Any]], every_s: float) -> None:
         self._native, self._devices, self._every_s = native, list(devices), every_s
@@ -111,12 +112,13 @@ class Watcher:
         return "counters"
 
     def boundary(self, is_epoch: bool) -> None:
-        """A step (or an epoch) is about to end."""
+        """Takes a sample before the end of a step or an epoch."""
         if is_epoch or time.monotonic() - self._last_s >= BOUNDARY_S_MIN:
             self.sample()
 
     def end(self) -> None:
-        """Lets the thread end on its own. A sample in progress finds no session."""
+        """Makes the thread end. It may finish a sample after the session has ended, and then the sample has no
+        effect."""
         self._over.set()
 
     def sample(self) -> None:
@@ -137,7 +139,7 @@ class Watcher:
 
 
 def counters(stats: Mapping[str, Any]) -> dict[str, Optional[int]]:
-    """XLA's counters in memctl's terms. Reserved is the size of XLA's pool, if it has one."""
+    """XLA's counters with memctl's names. The reserved bytes are the size of XLA's pool, if it has one."""
 
     def of(*names: str) -> Optional[int]:
         values = [int(stats[name]) for name in names if stats.get(name) is not None]
@@ -154,7 +156,7 @@ def counters(stats: Mapping[str, Any]) -> dict[str, Optional[int]]:
 
 
 def _refuse(text: str) -> bool:
-    """Reports why nothing is watched, on one rank of a machine."""
+    """Reports why no counters are sampled. Only one rank of each machine prints it."""
     SESSION.trouble = text
     if is_first_local_rank():
         say(text)

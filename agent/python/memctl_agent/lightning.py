@@ -1,9 +1,10 @@
 """For Lightning: `Trainer(callbacks=[MemctlCallback(job="...")])`.
 
-The callback attaches on every rank, and marks epochs, optimizer steps and evaluation with the trainer's own numbers. An
-exception becomes the session's failure. It works with `lightning.pytorch` and with `pytorch_lightning`.
-Guarantees: like the rest of this package, it raises nothing into training. The session ends with the process or by
-`memctl_agent.detach()`, so that `fit` and a later `test` are one recording.
+The callback attaches on every rank. It marks epochs, optimizer steps and evaluation, with the trainer's own numbers. If
+an exception ends the training, the session ends as failed. The callback works with `lightning.pytorch` and with
+`pytorch_lightning`.
+Guarantees: like the rest of this package, it raises nothing into the training. The session ends with the process or
+with `memctl_agent.detach()`. So `fit` and a later `test` are in one recording.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 else:
 
     def _callback() -> type:
-        """The base class of the package that the program uses, or of the one that is installed."""
+        """The base class, from the package that the program has imported, otherwise from the one that is installed."""
         names = ("lightning.pytorch", "pytorch_lightning")
         for name in sorted(names, key=lambda name: name not in sys.modules):
             try:
@@ -36,7 +37,7 @@ __all__ = ["MemctlCallback"]
 
 
 class MemctlCallback(Callback):
-    """Attaches memctl and marks the trainer's progress. Arguments are those of `memctl_agent.attach`."""
+    """Attaches memctl and marks the trainer's progress. The arguments are those of `memctl_agent.attach`."""
 
     def __init__(
         self,
@@ -51,7 +52,7 @@ class MemctlCallback(Callback):
         self._range = memctl_agent.Range()
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Attaches; an existing session continues."""
+        """Attaches. If there is a session, it continues."""
         memctl_agent.attach(
             self._job,
             daemon=self._daemon,
@@ -62,43 +63,43 @@ class MemctlCallback(Callback):
         )
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
-        """Ends the previous epoch, validation included."""
+        """Begins an epoch and the phase `train`. This ends the previous epoch, which includes its validation."""
         memctl_agent.epoch(trainer.current_epoch)
         memctl_agent.phase("train")
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
-        """Begins a step. With accumulated gradients, several batches are one step."""
+        """Begins a step. If gradients are accumulated, several batches are one step."""
         if self._step != trainer.global_step:
             self._step = trainer.global_step
             self._range = memctl_agent.step(trainer.global_step)
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """The optimizer may have stepped."""
+        """Ends the step, if the optimizer has stepped in this batch."""
         if self._step != trainer.global_step:
             self._range.end()
 
     def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
-        """Begins evaluation. This includes the sanity check before training."""
+        """Begins the phase `eval`, also for the sanity check before the training."""
         memctl_agent.phase("eval")
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
-        """Training continues, if this was within `fit`."""
+        """Begins the phase `train` again, if the validation was within `fit`."""
         if trainer.state.fn == "fit":
             memctl_agent.phase("train")
 
     def on_test_start(self, trainer: Any, pl_module: Any) -> None:
-        """Evaluation until something else begins."""
+        """Begins the phase `eval`. It lasts until another phase begins."""
         memctl_agent.phase("eval")
 
     def on_predict_start(self, trainer: Any, pl_module: Any) -> None:
-        """Evaluation until something else begins."""
+        """Begins the phase `eval`. It lasts until another phase begins."""
         memctl_agent.phase("eval")
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        """Ends the open step. The steps of another `fit` start over."""
+        """Ends the open step. Another `fit` may begin with the same step number."""
         self._range.end()
         self._step = None
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        """The session ends as failed."""
+        """Ends the session as failed."""
         memctl_agent.detach(describe(exception))

@@ -1,8 +1,8 @@
 """For the Hugging Face trainer: `Trainer(..., callbacks=[MemctlCallback(job="...")])`.
 
-The callback attaches on every rank when training begins, and marks epochs, optimizer steps and evaluation with the
-trainer's own numbers. An exception that ends the program becomes the session's failure.
-Guarantees: like the rest of this package, it raises nothing into training. It never changes `control`.
+The callback attaches on every rank when the training begins. It marks epochs, optimizer steps and evaluation, with the
+trainer's own numbers. If an exception ends the program, the session ends as failed.
+Guarantees: like the rest of this package, it raises nothing into the training. It never changes `control`.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ __all__ = ["MemctlCallback"]
 
 
 class MemctlCallback(TrainerCallback):  # pyright: ignore[reportGeneralTypeIssues]
-    """Attaches memctl and marks what the trainer does. Arguments are those of `memctl_agent.attach`.
+    """Attaches memctl and marks the trainer's progress. The arguments are those of `memctl_agent.attach`.
 
-    Without a job the trainer's `run_name` names it, if one was given.
+    If no job is given, the trainer's `run_name` is the name of the job, if there is one.
     """
 
     def __init__(
@@ -37,43 +37,44 @@ class MemctlCallback(TrainerCallback):  # pyright: ignore[reportGeneralTypeIssue
 
     def _attach(self, args: Any) -> None:
         name = getattr(args, "run_name", None)
-        # Some versions fill in the output folder, which is not a job's name.
+        # In some versions `run_name` is the output folder by default. This is not a job's name.
         named = name if name and name != getattr(args, "output_dir", None) else None
         memctl_agent.attach(self._job or named, daemon=self._daemon, labels=self._labels, stacks=self._stacks)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Attaches; an existing session continues."""
+        """Attaches. If there is a session, it continues."""
         self._attach(args)
         self._trains = True
         memctl_agent.phase("train")
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Begins an epoch. The trainer counts epochs in fractions. The number here is whole, or it is that of a
-        checkpoint."""
+        """Begins an epoch. `state.epoch` counts epochs in fractions. At this point it is a whole number, or it comes
+        from a checkpoint and is truncated."""
         memctl_agent.epoch(int(state.epoch or 0))
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Begins a step. This is called once per optimizer step, even if the step accumulates several batches."""
+        """Begins a step. The trainer calls this once per optimizer step, even if gradients of several batches are
+        accumulated."""
         self._step = memctl_agent.step(state.global_step)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """The optimizer has stepped."""
+        """Ends the step, because the optimizer has stepped."""
         self._step.end()
 
     def on_prediction_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """A batch of an evaluation or a prediction. The first one begins it, because there is no callback for the
-        begin."""
+        """Begins the phase `eval` at the first batch of an evaluation or a prediction, because there is no callback for
+        their begin."""
         if not self._evaluates:
             self._evaluates = True
             self._attach(args)
             memctl_agent.phase("eval")
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """An evaluation is over."""
+        """Ends an evaluation."""
         self._evaluated()
 
     def on_predict(self, args: Any, state: Any, control: Any, metrics: Any, **kwargs: Any) -> None:
-        """A prediction is over."""
+        """Ends a prediction."""
         self._evaluated()
 
     def _evaluated(self) -> None:
@@ -82,6 +83,6 @@ class MemctlCallback(TrainerCallback):  # pyright: ignore[reportGeneralTypeIssue
             memctl_agent.phase("train")
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Ends the open step, because later work is not a step."""
+        """Ends the open step, because later work belongs to no step."""
         self._step.end()
         self._trains = False

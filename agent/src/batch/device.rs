@@ -338,14 +338,36 @@ impl Device {
         }
     }
 
-    /// Keeps the current state, in which gradients are freed, as that of the last boundary. It is not sent.
+    /// Keeps the current state, in which gradients are freed or an evaluation's data has ended, as that of the last
+    /// boundary. It is not sent.
+    ///
+    /// Within an evaluation it is kept only if evaluations keep memory. Otherwise what the evaluation still holds is
+    /// freed before the next epoch, and the end of the last epoch would be higher than those of all others.
     pub(super) fn settled(&mut self) {
+        if self.birth.phase == Some(Phase::Eval) && !self.evaluations_keep_memory() {
+            return;
+        }
         if let Some(boundary) = &self.last_boundary {
             // (A device without events has no last event, so the boundary's time is used.)
             let time_ns = self.last_ns.max(boundary.time_ns);
             self.last_boundary = Some(self.table(Boundary::StepEnd, time_ns, Peaks::default()));
             self.map.keep_site_rows();
         }
+    }
+
+    /// Whether this epoch's evaluation has live blocks of a stack that has some of an earlier epoch's evaluation as well.
+    fn evaluations_keep_memory(&self) -> bool {
+        let rows = self.map.site_rows();
+        let of_evaluations = rows.iter().filter(|row| row.birth_phase == Some(Phase::Eval));
+        let mut earlier = None;
+        // (The rows are sorted by stack, then by epoch.)
+        of_evaluations.into_iter().any(|row| {
+            let keeps = row.birth_epoch == self.birth.epoch && earlier == Some(row.stack);
+            if row.birth_epoch < self.birth.epoch {
+                earlier = Some(row.stack);
+            }
+            keeps
+        })
     }
 
     /// The table of an epoch that ended at the last boundary, with all rows. It is returned only once.

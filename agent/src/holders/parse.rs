@@ -4,7 +4,7 @@
 //! cut.
 //! Refuses: figures that contradict each other.
 
-use memctl_model::{Collector, HolderBound, HolderKind, HolderPattern, TensorHolder};
+use memctl_model::{Collector, Fingerprint, HolderBound, HolderKind, HolderPattern, TensorHolder};
 use memctl_proto::convert::holders::{checked, holder_to_wire};
 use memctl_proto::v1;
 use serde::Deserialize;
@@ -39,6 +39,9 @@ struct Parsed {
 struct Holder {
     kind: String,
     sentence: String,
+    /// The sentence and the chain without counts.
+    subject: String,
+    identity: Vec<String>,
     chain: Vec<String>,
     blocks: u32,
     bytes: u64,
@@ -126,6 +129,7 @@ pub(super) fn read(
             Some(false) => HolderBound::Unbounded,
             Some(true) => HolderBound::Bounded { limit: holder.limit },
         };
+        let identity = Fingerprint::of([kind.as_str()].into_iter().chain(holder.identity.iter().map(String::as_str)));
         holder_to_wire(&TensorHolder {
             kind,
             sentence: text(sentence),
@@ -143,6 +147,8 @@ pub(super) fn read(
             threads,
             collector: named(&Collector::ALL, Collector::name, holder.collector.as_deref()),
             pattern: named(&HolderPattern::ALL, HolderPattern::name, holder.pattern.as_deref()),
+            subject: text(holder.subject),
+            identity,
         })
     };
     let found = v1::HoldersFound {
@@ -180,6 +186,7 @@ mod tests {
             "not_looked_at": ["The budget of 80 ms ended the search."],
             "holders": [{
                 "kind": "list", "sentence": "list `KEPT` of module `__main__`, 1,440 tensors",
+                "subject": "list `KEPT` of module `__main__`", "identity": ["module `__main__`", "global `KEPT`", "list", "Tensor"],
                 "chain": ["module `__main__`", "global `KEPT`", "list, 1,440 items", "Tensor"],
                 "blocks": 3, "bytes": 3_145_728, "tensors": 1_440, "holder": "container", "type": "list", "name": "KEPT",
                 "owner": "__main__", "length": 1_440, "is_bounded": false, "limit": null, "thread": null, "threads": 0,
@@ -203,6 +210,12 @@ mod tests {
         let found = of(&answer()).unwrap();
         assert_eq!((found.asked_blocks, found.found_blocks, found.objects, found.took_us), (4, 3, 1_000_000, 81_250));
         assert_eq!(found.holders[0].chain.len(), 4);
+        assert_eq!(found.holders[0].subject, "list `KEPT` of module `__main__`");
+        let mut longer = answer();
+        longer["holders"][0]["chain"][2] = json!("list, 1,441 items");
+        assert_eq!(of(&longer).unwrap().holders[0].identity, found.holders[0].identity);
+        longer["holders"][0]["identity"][1] = json!("global `OTHER`");
+        assert_ne!(of(&longer).unwrap().holders[0].identity, found.holders[0].identity);
         assert_eq!((found.holders[0].tensors, found.complete), (Some(1_440), false));
         assert_eq!((found.slices, found.longest_us), (41, 2_500));
         assert_eq!(found.holders[0].holder(), v1::HolderKind::Container);

@@ -86,7 +86,7 @@ pub enum LiveError {
     /// The agent's threads did not start.
     #[error(transparent)]
     Start(#[from] StartError),
-    /// The hook cannot be used.
+    /// The shim cannot be used.
     #[error(transparent)]
     Shim(#[from] ShimError),
     /// The system gave no random id for a session.

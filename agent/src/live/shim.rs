@@ -24,7 +24,7 @@ const BLOCKS_MAX: usize = 4 << 20;
 #[derive(Debug, thiserror::Error)]
 pub enum ShimError {
     /// The dynamic loader refused.
-    #[error("the hook {path} cannot be loaded: {reason}")]
+    #[error("the shim {path} cannot be loaded: {reason}")]
     Load {
         /// The file.
         path: String,
@@ -32,7 +32,7 @@ pub enum ShimError {
         reason: String,
     },
     /// Built from another version of memctl.
-    #[error("the hook {path} has version {found}, this memctl needs {ABI}: delete it, it is built again")]
+    #[error("the shim {path} has version {found}, this memctl needs {ABI}; delete it, and memctl builds it again")]
     Version {
         /// The file.
         path: String,
@@ -40,7 +40,7 @@ pub enum ShimError {
         found: u32,
     },
     /// Built for another build of PyTorch.
-    #[error("the hook {path} was built for torch {found}, this is torch {wanted}: it is not used")]
+    #[error("the shim {path} was built for torch {found}, this is torch {wanted}; it is not used")]
     Torch {
         /// The file.
         path: String,

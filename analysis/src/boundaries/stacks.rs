@@ -15,9 +15,6 @@ pub(super) const DEPTH_MAX: usize = 96;
 /// Maximum nodes of the tree of all paths.
 const NODES_MAX: usize = 4 << 20;
 
-/// Extensions of Python files.
-const PYTHON: [&str; 4] = ["ipynb", "py", "pyc", "pyw"];
-
 /// A recording's stacks.
 #[derive(Clone, Copy, Debug)]
 pub struct Stacks<'a> {
@@ -94,7 +91,7 @@ impl<'a> Paths<'a> {
             let next = numbers.len() as u32;
             functions.push(*numbers.entry((&frame.file, &frame.function)).or_insert(next));
         }
-        let native = stacks.frames.iter().map(is_native).collect();
+        let native = stacks.frames.iter().map(Frame::is_native).collect();
         let mut paths = Self { frames: stacks.frames, native, readings: Vec::new(), places: Vec::new(), functions };
         let mut children: HashMap<(Option<Node>, FrameId), Node> = HashMap::new();
         for stack in stacks.stacks {
@@ -115,7 +112,7 @@ impl<'a> Paths<'a> {
         let work_at = |id: FrameId| works.get(id.0 as usize).copied().flatten();
         let innermost = stack.iter().find_map(|&id| work_at(id));
         let in_autograd_thread = stack.last().is_some_and(|&id| {
-            work_at(id) == Some(Work::Backward) || self.frame(id).is_some_and(begins_autograd_thread)
+            work_at(id) == Some(Work::Backward) || self.frame(id).is_some_and(Frame::begins_autograd_thread)
         });
         // Code that a backward pass calls (a checkpoint's second forward pass, a hook) is part of the backward pass.
         let in_backward = || in_autograd_thread || stack.iter().any(|&id| work_at(id) == Some(Work::Backward));
@@ -227,17 +224,6 @@ fn is_torch(file: &str, part: &str) -> bool {
     file.find("torch").is_some_and(|_| file.replace('\\', "/").ends_with(part))
 }
 
-/// Whether a frame is not Python code.
-fn is_native(frame: &Frame) -> bool {
-    let name = frame.file.rsplit(['/', '\\']).next().unwrap_or_default();
-    match name.rsplit_once('.') {
-        _ if frame.file.starts_with('<') => false,
-        Some((_, ending)) => !PYTHON.contains(&ending),
-        // A script may have no extension. A frame without a file belongs to the interpreter or to C++ without symbols.
-        None => name.is_empty() || name == "??" || frame.function.contains("::"),
-    }
-}
-
 /// The work that a frame shows by itself.
 fn work_of(frame: &Frame) -> Option<Work> {
     let function = frame.plain_function();
@@ -278,9 +264,4 @@ fn is_call(frame: &Frame) -> bool {
 fn is_optimizer(frame: &Frame) -> bool {
     let name = frame.file.rsplit(['/', '\\']).next().unwrap_or_default();
     name.contains("optim") || (frame.file.contains("optim") && !frame.is_user_code())
-}
-
-/// Whether a stack that begins with this frame belongs to a thread of autograd: a Python function's backward.
-fn begins_autograd_thread(frame: &Frame) -> bool {
-    frame.plain_function() == "apply" && is_torch(&frame.file, "torch/autograd/function.py")
 }

@@ -53,7 +53,7 @@ pub(super) fn read(stack: &Stack) -> Reading {
     let native = |what: fn(&Frame) -> bool| calls.iter().any(|frame| frame.is_native() && what(frame));
     // With `stacks="all"`, frames of C++ are between and around those of Python.
     let python: Vec<Frame> = calls.iter().filter(|frame| !frame.is_native()).cloned().collect();
-    let in_backward = native(Frame::is_autograd_thread) || python.last().is_some_and(begins_autograd_thread);
+    let in_backward = native(Frame::is_autograd_thread) || python.last().is_some_and(Frame::begins_autograd_thread);
     if native(|frame| frame.function.starts_with("at::cuda::") && frame.function.contains("Workspace")) {
         return Reading { says: Says::Workspace, in_backward };
     }
@@ -65,15 +65,6 @@ pub(super) fn read(stack: &Stack) -> Reading {
         (false, false) => of_python(&python),
     };
     Reading { says, in_backward }
-}
-
-/// Whether a stack that begins with this frame belongs to a thread of autograd: a Python function's backward, or a
-/// checkpoint that recomputes what it did not keep.
-fn begins_autograd_thread(frame: &Frame) -> bool {
-    let file = frame.file.replace('\\', "/");
-    let function = frame.plain_function();
-    (function == "apply" && file.ends_with("torch/autograd/function.py"))
-        || (function == "unpack_hook" && file.ends_with("torch/utils/checkpoint.py"))
 }
 
 /// Whether a checkpoint runs its part of the forward pass again.

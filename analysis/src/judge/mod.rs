@@ -77,7 +77,9 @@ pub fn findings(watches: &[&RankWatch], activity: Activity) -> Vec<Finding> {
     let near = nearly_full::findings(watches, &found);
     found.extend(near);
     let wrong = wrong_device::findings(watches);
-    found.extend(levels::findings(watches, &wrong));
+    let mut levels = levels::findings(watches, &wrong);
+    levels.iter_mut().for_each(|level| words::name_device_leak(level, &found));
+    found.extend(levels);
     found.extend(wrong.into_iter().map(|wrong| wrong.finding));
     sort(&mut found);
     // A page with a thousand findings helps no more than one with a hundred.

@@ -21,6 +21,10 @@ const LEVEL_SHARE: u64 = 20;
 const FLAT_FACTOR: u64 = 3;
 /// The last third must have at least one part in this many of a place's growth. Even growth has half of it there.
 const LATE_SHARE: u64 = 5;
+/// From the middle third to the last sixth, the lowest level must rise by at least one part in this many of the sum's
+/// gain. Even growth since the beginning has half of its gain there, and growth in the last third has more. Memory that
+/// comes and goes has hardly any, also if it was low at the start, before its first requests.
+const LOWS_SHARE: u64 = 4;
 /// Minimum number of boundaries before the sum is judged.
 const BOUNDARIES_MIN: usize = 12;
 
@@ -56,7 +60,9 @@ pub(super) fn sum(watch: &RankWatch) -> Option<Course> {
         stack: Vec::new(),
     };
     // A rate without a line may be a single small rise. So here only a share of the peak is significant.
-    let goes_on = is_share_of_peak(watch, risen) && gained > 0;
+    let risen_since_middle = lowest(&levels[late..]).saturating_sub(lowest(&levels[2 * sixth..4 * sixth]));
+    let rises = stopped.is_some() || risen_since_middle >= gained / LOWS_SHARE;
+    let goes_on = is_share_of_peak(watch, risen) && gained > 0 && rises;
     let rose_before = has_stood_as_high(levels, since, gained);
     let goes_on = goes_on && (stopped.is_some() || levels.len() - since >= rising_min(per, levels, rose_before));
     if course.given_back && have_held_as_much(watch, per, &levels[..=since]) {
@@ -120,12 +126,14 @@ fn allocated(level: &Level) -> u64 {
     level.counters.allocated_bytes
 }
 
-/// The boundary before `end` with the lowest sum, after the loading of weights.
+/// The boundary before `end` with the lowest sum, after the loading of weights. Of windows, the first sixth is left out:
+/// workspaces and the first requests raise the level there once.
 fn lowest_before(watch: &RankWatch, per: Per, end: usize) -> Option<&Level> {
     let boundaries = watch.history.of(per);
     let loaded = if per == Per::Window { watch.history.loaded(false) } else { boundaries.warm };
     let levels = &watch.history.levels(per)[..end];
-    let warm = &levels[levels.partition_point(|level| level.at < loaded)..];
+    let first = if per == Per::Window { end / 5 } else { 0 };
+    let warm = &levels[first.max(levels.partition_point(|level| level.at < loaded))..];
     warm.iter().min_by_key(|level| (allocated(level), std::cmp::Reverse(level.time_ns)))
 }
 

@@ -356,6 +356,26 @@ fn a_sum_that_falls_with_each_request_does_not_grow() {
     }
 }
 
+/// A server that is low before its first requests. Afterwards its sessions come and go, on other levels for every seed, and
+/// no level rises for long.
+#[test]
+fn sessions_that_come_and_go_after_a_low_start_do_not_grow() {
+    for seed in 1..200_u64 {
+        let mut process = Process::new(0, &[]);
+        let mut random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        for window in 0..131_u64 {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            // Five sessions of about ten windows each, of 4 to 20 MiB.
+            let held: u64 = (0..5).map(|session| 4 + ((random >> 33) + window * (session + 3) / 10 * 7) % 17).sum();
+            let held = if window < 6 { 0 } else { held * MIB };
+            process.window(&[(window as u32 % 3 + 1, None, 1, held), (100, None, 40, 12 * MIB)]);
+        }
+        process.boundary(Boundary::End, 0.1, 10, &[]);
+        let verdict = ended(&process);
+        assert_ne!(verdict.kind, VerdictKind::Growing, "seed {seed}: {verdict:?}");
+    }
+}
+
 #[test]
 fn the_place_of_a_sum_is_one_that_goes_on_growing() {
     let line = |line| vec![frame("turn", "/home/user/serve.py", line), frame("main", "/home/user/serve.py", 20)];

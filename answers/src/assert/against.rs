@@ -1,54 +1,86 @@
-//! `--against JOB`: the job must not be worse than another job, by peaks and by findings.
+//! `--against`: the job must not be worse than another job or a saved baseline, by peaks and by findings.
 
 use memctl_analysis::proof_limits;
 use memctl_model::finding::Growth;
 use memctl_model::{FindingKind, HumanBytes};
 
-use super::{ALLOCATED, Checked, Outcome, RESERVED, Terms, concerning, not_judged, peak, verdict};
-use crate::conditions::Limit;
+use super::{ALLOCATED, Checked, OfEpoch, Outcome, RESERVED, Terms, concerning, not_judged, verdict};
+use crate::baseline::Spread;
+use crate::conditions::{Allowance, Limit};
 use crate::finding::Finding;
 use crate::judged::NotJudged;
+use crate::profile::{KnownFinding, Profile, RankProfile};
 use crate::report::{Rank, Report};
 
-/// A figure of a rank.
-type Read = fn(&Rank) -> Option<u64>;
-
-/// Checks the conditions that follow from another job.
-pub(super) fn checks(report: &Report, other: &Report, terms: &Terms) -> Vec<Checked> {
-    let name = &other.job.id;
-    let peaks: [(&str, Read, _); 2] = [
-        ("peak", |rank| rank.peak_allocated_bytes, ALLOCATED),
-        ("peak_reserved", |rank| rank.peak_reserved_bytes, RESERVED),
-    ];
-    let mut checks: Vec<Checked> = peaks
-        .into_iter()
-        .map(|(figure, read, within)| {
-            let condition = format!("{figure} against {name}");
-            let highest = other.ranks.iter().filter_map(read).max().filter(|&bytes| bytes > 0);
-            let Some(theirs) = highest else {
-                let because = format!("no peak was recorded of {name}");
-                return Checked { condition, ..verdict(Outcome::Inconclusive, because) };
-            };
-            let limit = Limit { most: proof_limits::peak_limit(theirs), inclusive: true };
-            let mut checked = Checked { condition, ..peak(report, limit, terms, read, within) };
-            checked.because = format!("{}; {name} has {}", checked.because, HumanBytes::of(theirs));
-            checked
-        })
-        .collect();
-    checks.push(Checked { condition: format!("findings against {name}"), ..findings(report, other, terms) });
-    checks
+/// What a job is compared with.
+#[derive(Clone, Debug)]
+pub struct Against {
+    /// The job's name, or the file of its baseline.
+    pub name: String,
+    /// Its figures.
+    pub profile: Profile,
+    /// How far equal runs lie apart.
+    pub spread: Spread,
 }
 
-/// Whether the job has a finding that the other job does not have.
-fn findings(report: &Report, other: &Report, terms: &Terms) -> Checked {
-    // Ids differ between jobs, so findings are compared by kind and place.
-    let place = |finding: &Finding| {
-        let site = finding.site.as_ref().map(|site| (site.frame.function.clone(), site.frame.file.clone()));
-        (finding.kind.clone(), site, finding.subject.clone())
+/// A peak, and how it is read from a rank of the job and of the other one.
+#[derive(Clone, Copy)]
+pub(super) struct Peak {
+    condition: &'static str,
+    read: fn(&Rank) -> Option<u64>,
+    other: fn(&RankProfile) -> Option<u64>,
+    spread: fn(&Spread) -> u64,
+    within: OfEpoch,
+}
+
+pub(super) const PEAK: Peak = Peak {
+    condition: "peak",
+    read: |rank| rank.peak_allocated_bytes,
+    other: |rank| rank.peak_allocated_bytes,
+    spread: |spread| spread.peak_allocated_bytes,
+    within: ALLOCATED,
+};
+
+pub(super) const PEAK_RESERVED: Peak = Peak {
+    condition: "peak_reserved",
+    read: |rank| rank.peak_reserved_bytes,
+    other: |rank| rank.peak_reserved_bytes,
+    spread: |spread| spread.peak_reserved_bytes,
+    within: RESERVED,
+};
+
+/// The conditions that hold if a job is not worse than another one.
+pub(super) fn checks(report: &Report, other: &Against, terms: &Terms) -> Vec<Checked> {
+    let of = |peak: Peak| {
+        let condition = format!("{} against {}", peak.condition, other.name);
+        Checked { condition, ..compared(report, peak, other, terms, proof_limits::peak_limit) }
     };
-    let known: Vec<_> = other.findings.iter().map(place).collect();
-    let new = concerning(report, terms, |_| true).into_iter().filter(|finding| finding.hurts());
-    let new: Vec<&Finding> = new.filter(|finding| !known.contains(&place(finding))).collect();
+    let condition = format!("findings against {}", other.name);
+    vec![of(PEAK), of(PEAK_RESERVED), Checked { condition, ..findings(report, other, terms, |_| true) }]
+}
+
+/// Whether a peak is at most the other job's, with an allowance.
+pub(super) fn over(report: &Report, peak: Peak, other: &Against, terms: &Terms, allowed: Allowance) -> Checked {
+    compared(report, peak, other, terms, |theirs| allowed.above(theirs))
+}
+
+fn compared(report: &Report, peak: Peak, other: &Against, terms: &Terms, limit: impl Fn(u64) -> u64) -> Checked {
+    let Some(theirs) = other.profile.most(peak.other).filter(|&bytes| bytes > 0) else {
+        return verdict(Outcome::Inconclusive, format!("no peak was recorded of {}", other.name));
+    };
+    let most = limit(theirs).saturating_add((peak.spread)(&other.spread));
+    let mut checked = super::peak(report, Limit { most, inclusive: true }, terms, peak.read, peak.within);
+    checked.because = format!("{}; {} has {}", checked.because, other.name, HumanBytes::of(theirs));
+    checked
+}
+
+/// Whether the job has a finding of some kinds that the other job does not have. Ids differ between jobs, so findings
+/// are compared by kind and place.
+pub(super) fn findings(report: &Report, other: &Against, terms: &Terms, counts: fn(FindingKind) -> bool) -> Checked {
+    let is_new = |finding: &&Finding| {
+        finding.hurts() && !other.profile.findings.iter().any(|known| known.is_same(&KnownFinding::from(*finding)))
+    };
+    let new: Vec<&Finding> = concerning(report, terms, counts).into_iter().filter(is_new).collect();
     match new.first() {
         Some(worst) => {
             let findings = new.iter().map(|finding| finding.id.clone()).collect();
@@ -62,9 +94,10 @@ fn findings(report: &Report, other: &Report, terms: &Terms) -> Checked {
 
 /// Kinds that were analysed in the other job and not in this one. The absence of such findings in this job means
 /// nothing.
-fn less_judged(report: &Report, other: &Report, terms: &Terms) -> Option<Checked> {
+fn less_judged(report: &Report, other: &Against, terms: &Terms) -> Option<Checked> {
     let only_there = |not: &&NotJudged| {
-        let is_judged_there = |kind| other.scope.has_judged(kind) && !is_slow(kind);
+        let is_judged_there =
+            |kind: FindingKind| other.profile.judged.iter().any(|judged| judged == kind.name()) && !is_slow(kind);
         not.is_whole() && not.known_kind().is_some_and(is_judged_there) && !terms.allow_incomplete
     };
     let not = report.scope.not_judged.iter().find(only_there)?;

@@ -6,7 +6,7 @@
 //!
 //! (Over 400 lines: every condition is decided here, by the same few rules about which data suffices.)
 
-mod against;
+pub mod against;
 mod growth;
 
 use std::cmp::Reverse;
@@ -15,6 +15,8 @@ use memctl_analysis::coverage::MARK_EPOCHS;
 use memctl_analysis::proof_limits;
 use memctl_model::{FindingKind, HumanBytes, JobState, VerdictKind};
 use serde::Serialize;
+
+use against::Against;
 
 use super::finding::Finding;
 use super::judged::Scope;
@@ -115,7 +117,7 @@ impl Outcome {
 impl Verdicts {
     /// Checks the conditions on a report.
     #[must_use]
-    pub fn new(report: Report, conditions: &[Condition], terms: &Terms, against: Option<&Report>) -> Self {
+    pub fn new(report: Report, conditions: &[Condition], terms: &Terms, against: Option<&Against>) -> Self {
         let incomplete = incomplete(&report, terms);
         let only_complete = |mut checked: Checked| {
             if checked.verdict == Outcome::Holds && !incomplete.is_empty() && !terms.allow_incomplete {
@@ -123,8 +125,11 @@ impl Verdicts {
             }
             checked
         };
-        let compared = against.into_iter().flat_map(|other| against::checks(&report, other, terms));
-        let checks = conditions.iter().map(|condition| check(&report, condition, terms)).chain(compared);
+        // A condition about the other job replaces those that follow from it by default.
+        let is_stated = conditions.iter().any(|condition| condition.asks.is_relative());
+        let default = against.filter(|_| !is_stated);
+        let compared = default.into_iter().flat_map(|other| against::checks(&report, other, terms));
+        let checks = conditions.iter().map(|condition| check(&report, condition, terms, against)).chain(compared);
         let conditions: Vec<Checked> = checks.map(only_complete).collect();
         Self {
             schema: SCHEMA,
@@ -214,8 +219,17 @@ fn concerning<'a>(report: &'a Report, terms: &Terms, counts: fn(FindingKind) -> 
     report.findings.iter().filter(counts).collect()
 }
 
-fn check(report: &Report, condition: &Condition, terms: &Terms) -> Checked {
+fn check(report: &Report, condition: &Condition, terms: &Terms, other: Option<&Against>) -> Checked {
+    let to_other = |check: &dyn Fn(&Against) -> Checked| {
+        let nothing = || verdict(Outcome::Inconclusive, "needs another job or a baseline: --against".to_owned());
+        other.map_or_else(nothing, check)
+    };
     let mut checked = match condition.asks {
+        Asks::PeakOver(allowed) => to_other(&|other| against::over(report, against::PEAK, other, terms, allowed)),
+        Asks::PeakReservedOver(allowed) => {
+            to_other(&|other| against::over(report, against::PEAK_RESERVED, other, terms, allowed))
+        }
+        Asks::NoNewLeak => to_other(&|other| against::findings(report, other, terms, FindingKind::is_leak)),
         Asks::NoLeak => no_leak(report, terms),
         Asks::NoOom => no_oom(report, terms),
         Asks::NoFindings => no_findings(report, terms),

@@ -1,13 +1,14 @@
 //! Out-of-memory forecasts: runs whose device becomes full, and runs that nearly fill it and continue.
 //!
 //! Guarantees: a run under a limit is recorded by the allocator's own rules, request by request, up to the request that
-//! fails. A forecast is made at the end of each step, from earlier events alone. It counts only if the judge, which
-//! sees the same run's tables and the same limit, has sufficient evidence of growth. A run is forecast if a step before
-//! the failing one ended with a forecast; a forecast in a run that never fails is false. A request is named if the
-//! finding's line is the one that failed; whether all frames match is counted separately. Runs that fail get the
-//! smallest limit that a part of their steps fits into; runs that come close get 0.3 to 5 % more than the smallest
-//! limit that all their steps fit into. Refuses runs that fail before [`STEPS_BEFORE`] steps have ended: too few steps
-//! are known to replay.
+//! fails. A forecast is made at the end of each step, from earlier events alone. It counts only if the judge has
+//! sufficient evidence of growth. The judge sees the tables of the same run, and the same limit.
+//! A failing run counts as forecast if a step before the failing one ended with a forecast. A forecast in a run that
+//! never fails is false. The request counts as named if the line of the finding is the line that failed. Whether all
+//! frames match is counted separately.
+//! A failing run gets the smallest limit that the first part of its steps fits into. A run that does not fail gets a
+//! limit that is 0.3 to 5 % above the smallest one that all its steps fit into.
+//! Refuses runs that fail before [`STEPS_BEFORE`] steps have ended, because too few steps are known for a replay.
 //!
 //! (Over 400 lines: running under a limit, forecasting and counting belong to one measurement.)
 
@@ -28,25 +29,25 @@ use super::overlay::Overlay;
 use super::runs::Run;
 use super::tally::{Share, table};
 
-/// Steps that a forecast replays: as in the daemon half a minute, at two seconds a step.
+/// Number of steps that a forecast replays. It corresponds to half a minute in the daemon, at two seconds a step.
 const STEPS_LOOKED_AT: u32 = 16;
-/// Steps that must end before the one that fails.
+/// Number of steps that must end before the step that fails.
 const STEPS_BEFORE: usize = 8;
-/// Attempts to draw a run that fits.
+/// Number of attempts to draw a run that fits.
 const TRIES: u64 = 64;
-/// The first run number, outside the range of other tables. Causes, rates and sizes alternate by number, so runs and
-/// their first attempts have consecutive numbers.
+/// The first run number. It is above the numbers of other tables. Causes, rates and sizes alternate with the number, so
+/// runs and their first attempts have consecutive numbers.
 const FIRST_NUMBER: u64 = 1 << 33;
-/// Distance between the numbers of two attempts at a run.
+/// The difference between the numbers of two attempts at one run.
 const TURN: u64 = 1 << 20;
-/// A first forecast more than this many steps before the failing one is too early.
+/// A first forecast is too early if it is more than this many steps before the failing step.
 const EARLY: usize = 16;
 /// Maximum number of places that a forecast names, as in the daemon.
 const PLACES: usize = 3;
-/// Factor between the peak and the first limit that is tried.
+/// The first limit that is tried, as a multiple of the peak.
 const FINER: f64 = 1.003;
 
-/// What a program does, as its allocator sees it.
+/// The actions of a program, as its allocator sees them.
 enum Doing {
     Alloc { block: BlockName, requested: Requested, stack: StackId },
     FreeRequested(BlockName),
@@ -82,7 +83,7 @@ fn doings(base: &Base, overlay: Overlay) -> Vec<Doing> {
     doings
 }
 
-/// Peak allocated bytes of each step, without a limit.
+/// The peak of allocated bytes of each step, without a limit.
 fn peaks(doings: &[Doing], conf: &Conf) -> Vec<u64> {
     let mut trial = Trial::new(conf.clone(), Limit::None, &[], Start::Afresh);
     let (mut peaks, mut peak) = (Vec::new(), 0);
@@ -103,7 +104,7 @@ fn peaks(doings: &[Doing], conf: &Conf) -> Vec<u64> {
     peaks
 }
 
-/// A process under a limit, recorded as an agent would: every event, in order.
+/// A process under a limit. All its events are recorded in order, as by an agent.
 struct Recorder {
     allocator: Allocator,
     live: HashMap<BlockName, (BlockId, u64)>,
@@ -115,13 +116,13 @@ impl Recorder {
         Self { allocator: Allocator::new(conf, limit), live: HashMap::new(), names: HashMap::new() }
     }
 
-    /// Performs it; false when the request fails.
+    /// Performs an action. Returns false if the request fails.
     fn does(&mut self, doing: &Doing, tell: &mut dyn FnMut(&Event)) -> bool {
         match *doing {
             Doing::Alloc { block, requested, stack } => {
                 let Requested { bytes, stream, pool } = requested;
                 let served = self.allocator.malloc(bytes, stream, pool);
-                // A retry waits for pending frees: they come first.
+                // A retry waits for the pending frees, so they are performed first.
                 for id in self.allocator.take_completed() {
                     let known = self.names.remove(&id).and_then(|name| self.live.remove(&name));
                     known.iter().for_each(|&(_, addr)| {
@@ -173,11 +174,11 @@ impl Recorder {
     }
 }
 
-/// Called at the end of each step; steps are counted from 1.
+/// A function that is called at the end of each step. Steps are counted from 1.
 type Tell<'a> = &'a mut dyn FnMut(usize, &mut Ahead);
 
-/// Runs under a limit; returns the step that failed, counted from 1, and the request. Calls `tell` at the end of each
-/// step.
+/// Runs a process under a limit. Calls `tell` at the end of each step. Returns the request that failed and the number
+/// of its step, counted from 1.
 fn live_with(
     doings: &[Doing],
     conf: &Conf,
@@ -209,7 +210,7 @@ fn live_with(
     None
 }
 
-/// The smallest limit, to 0.3 %, that these steps fit into; searched upwards from their peak.
+/// The smallest limit that these steps fit into, to within 0.3 %. The search begins at their peak and goes upwards.
 fn least(doings: &[Doing], conf: &Conf, most: u64) -> u64 {
     let lives = |limit| live_with(doings, conf, limit, None).is_none();
     let (mut low, mut high) = (most, (most as f64 * FINER) as u64);
@@ -223,7 +224,7 @@ fn least(doings: &[Doing], conf: &Conf, most: u64) -> u64 {
     high
 }
 
-/// The judge's evidence for a forecast on this rank, at the end of each of its steps.
+/// The judge's evidence for a forecast on this rank, at the end of each step of the rank.
 fn foresights(run: &Run, rank: usize, detectors: &mut [Box<dyn Detector>]) -> Vec<Foresight> {
     let mut foresights = Vec::new();
     let stream = &run.streams[rank];
@@ -244,7 +245,7 @@ struct Outcome {
     failed: Option<Failed>,
     /// Whether the same run without its leak fits into the same limit.
     by_leak: bool,
-    /// The forecasts, in order of their steps.
+    /// The forecasts, in the order of their steps.
     told: Vec<Told>,
 }
 
@@ -253,23 +254,23 @@ struct Outcome {
 struct Told {
     step: usize,
     fails: Fails,
-    /// The place that will fail, then others that may fail instead.
+    /// The place that will fail. Other places that may fail instead follow.
     places: Vec<Place>,
 }
 
-/// Where a request was made, as a finding shows it.
+/// The place of a request, as a finding shows it.
 #[derive(Clone, Debug, PartialEq)]
 enum Place {
     /// The innermost line of the user's own code.
     Line(Frame),
-    /// A stack whose frames are unknown.
+    /// The request has a stack, but its frames are unknown.
     Stack(StackId),
 }
 
 /// The request that failed.
 #[derive(Debug)]
 struct Failed {
-    /// The step that it was in, counted from 1.
+    /// The number of the step in which it was made, counted from 1.
     step: usize,
     requested: Requested,
     stack: StackId,
@@ -283,7 +284,7 @@ impl Outcome {
         self.told.iter().rfind(|told| told.step < failed.step)
     }
 
-    /// Steps from the first forecast to the failure.
+    /// Number of steps from the first forecast to the failure.
     fn early(&self) -> Option<usize> {
         let (failed, first) = (self.failed.as_ref()?, self.told.first()?);
         failed.step.checked_sub(first.step)
@@ -302,7 +303,7 @@ fn attempt_one(corpus: &Corpus, fails: bool, number: u64, detectors: &mut [Box<d
     let doings = doings(base, overlay);
     let conf = Conf::recorded(&base.settings, Version::NEWEST);
     let peaks = peaks(&doings, &conf);
-    // Full somewhere in the last half, or never.
+    // The device becomes full in the last half of the run, or never.
     let at = if fails { (draw.real(0.5, 0.97) * peaks.len() as f64) as usize } else { peaks.len() };
     let most = *peaks.get(..at)?.iter().max()?;
     let mut ends = doings.iter().enumerate().filter(|(_, doing)| matches!(doing, Doing::StepEnds));
@@ -319,7 +320,7 @@ fn attempt_one(corpus: &Corpus, fails: bool, number: u64, detectors: &mut [Box<d
     } else {
         limit = (limit as f64 * draw.real(1.003, 1.05)) as u64;
     }
-    // The judge knows the capacity, as in the daemon: remaining headroom is part of its evidence.
+    // The judge knows the device's capacity, as in the daemon, because the remaining memory is part of its evidence.
     run.device_total_bytes[rank] = limit;
     let foresights = foresights(&run, rank, detectors);
     let place = |stack: StackId| {
@@ -388,7 +389,7 @@ pub fn report(corpus: &Corpus, runs: u64, wrong: bool) -> (String, Value) {
     (text, json!({ "fail": figures, "false": false_ones.json(), "close": close.len() }))
 }
 
-/// The row of some of the runs that fail.
+/// The row of the table for some of the runs that fail.
 fn of(name: &str, runs: &[&Outcome]) -> (Vec<String>, Value) {
     let told = Share::count(runs.iter().map(|it| it.before().is_some()));
     let told_before: Vec<(&Told, &Failed)> = runs.iter().filter_map(|it| it.before().zip(it.failed.as_ref())).collect();

@@ -1,8 +1,8 @@
-//! The memory of added blocks: separate segments, far above any real address, managed as by the caching allocator.
+//! The memory of added blocks. It consists of separate segments, far above all real addresses.
 //!
-//! Guarantees: best fit, splits and merges follow PyTorch's native allocator with default settings (small blocks from 2
-//! MiB segments, large ones from 20 MiB or their own), so that the block map, which applies the same rules, finds no
-//! contradiction. Segments are never released.
+//! Guarantees: blocks are placed, split and merged as by PyTorch's native allocator with default settings: by best fit,
+//! small blocks in segments of 2 MiB, large blocks in segments of 20 MiB or in their own. The block map applies the
+//! same rules, so it finds no contradiction. Segments are never released.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -14,8 +14,8 @@ use memctl_model::{Action, Event, PoolId, StackId};
 use super::overlay::{Added, Change};
 
 const FIRST_ADDRESS: u64 = 1 << 60;
-/// Bytes of the segment of a captured graph: the allocator requests large memory in multiples of 2 MiB, and at least 20
-/// MiB if blocks are small.
+/// The size of the segment of a captured graph, in bytes. The allocator requests large memory in multiples of 2 MiB,
+/// and at least 20 MiB if blocks are small.
 #[must_use]
 pub fn captured_bytes(size: u64) -> u64 {
     size.next_multiple_of(SEGMENT_STEP_BYTES).max(LARGE_SEGMENT_BYTES)
@@ -29,12 +29,12 @@ struct Block {
     small: bool,
 }
 
-/// See the module.
+/// The memory of added blocks; see the module's documentation.
 #[derive(Debug)]
 pub struct Arena {
     /// The address of its first segment.
     first: u64,
-    /// Free blocks by address: size, small pool, segment.
+    /// The free blocks by address. Each has its size, whether its pool is the small one, and its segment.
     free: BTreeMap<u64, (u64, bool, u64)>,
     live: HashMap<u32, (Block, u64)>,
     segments: u64,
@@ -59,10 +59,10 @@ impl Arena {
         self.live.get(&block.0).map(|(block, _)| block.size)
     }
 
-    /// Carries out a change; the events go to `sink` in order.
+    /// Performs a change. Passes its events to `sink`, in order.
     pub fn change(&mut self, block: Added, change: Change, time_ns: u64, sink: &mut dyn FnMut(Event)) {
         let pool = match change {
-            // Each capture has its own pool, as with `torch.cuda.graph`.
+            // Each capture has a pool of its own, as with `torch.cuda.graph`.
             Change::Capture { .. } => PoolId { first: 0, second: block.0 + 1 },
             Change::Keep { .. } | Change::Drop => PoolId::DEFAULT,
         };
@@ -85,7 +85,7 @@ impl Arena {
                 self.segments += 1;
                 let addr = self.first + (self.segments << 38);
                 sink(event(Action::SegmentAlloc, addr, bytes, stack));
-                // The graph's intermediate memory is returned to its pool; its result stays allocated.
+                // The intermediate memory of the graph is returned to its pool. Its result stays allocated.
                 let (result, between) = (bytes / 4, bytes / 2);
                 sink(event(Action::Alloc, addr, result, stack));
                 sink(event(Action::Alloc, addr + result, between, stack));

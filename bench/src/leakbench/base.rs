@@ -1,7 +1,8 @@
-//! A base: one rank of a training without a leak, with the data that injection needs.
+//! A base: one rank of a training without a leak, with the data that is needed to add blocks to it.
 //!
-//! Guarantees: the stream is the recording's, with marks and events in the order of an import; block lifetimes are
-//! computed once. Refuses recordings whose events contradict the block map.
+//! Guarantees: the stream is that of the recording. Its marks and events are in the order of an import. The lifetimes
+//! of blocks are computed once.
+//! Refuses recordings whose events contradict the block map.
 
 use std::collections::HashMap;
 use std::error::Error;
@@ -14,7 +15,7 @@ use memctl_model::{
 };
 use memctl_snapshot::{Moment, load, merge};
 
-/// Positions in a stream: from the first to the last moment of something, both included.
+/// A range of positions in a stream: from the first to the last moment of something, both included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
     /// First moment.
@@ -45,17 +46,17 @@ pub enum Passing {
 pub struct Life {
     /// Position of its allocation.
     pub born: usize,
-    /// Position of its free request; `None` when it lives to the end.
+    /// The position at which its free is requested; `None` if it lives until the end.
     pub died: Option<usize>,
-    /// Requested bytes.
+    /// The requested bytes.
     pub size: u64,
     /// The stack that allocated it.
     pub stack: StackId,
-    /// Phase of birth.
+    /// The phase in which it was allocated.
     pub phase: Option<Phase>,
 }
 
-/// See the module.
+/// A base; see the module's documentation.
 pub struct Base {
     /// The allocator's settings.
     pub settings: AllocatorSettings,
@@ -63,22 +64,22 @@ pub struct Base {
     pub start: Keyframe,
     /// The stream.
     pub moments: Vec<Passing>,
-    /// Stacks by id − 1, innermost frame first.
+    /// The stacks in the order of their ids, from id 1. The innermost frame of a stack comes first.
     pub stacks: Arc<Vec<Vec<Frame>>>,
     /// Steps in order.
     pub steps: Vec<Span>,
-    /// For servers, whose steps are requests: the position at which each request begins to free its memory.
+    /// The position at which each request begins to free its memory. Only for servers, whose steps are requests.
     pub releases: Vec<usize>,
     /// Epochs in order.
     pub epochs: Vec<Span>,
     /// Evaluations in order.
     pub evals: Vec<Span>,
-    /// Blocks in the order of their birth.
+    /// The blocks, in the order of their allocation.
     pub lives: Vec<Life>,
 }
 
 impl Base {
-    /// Reads a recording; the device with most events is taken.
+    /// Reads a recording. If it has several devices, the device with most events is used.
     ///
     /// # Errors
     /// The recording cannot be read or has no events.
@@ -101,7 +102,7 @@ impl Base {
         Ok(base)
     }
 
-    /// A generated stream without marks; the caller provides the spans.
+    /// A base of a generated stream without marks. The caller passes the spans of steps and epochs.
     #[must_use]
     pub fn made(events: Vec<Event>, stacks: Arc<Vec<Vec<Frame>>>, steps: Vec<Span>) -> Self {
         let start = Keyframe {
@@ -179,7 +180,7 @@ impl Base {
         }
     }
 
-    /// Whether a block is live when the last step ends, and so belongs to the training's permanent memory.
+    /// Whether a block is still live when the last step ends. Such a block belongs to the training's permanent memory.
     #[must_use]
     pub fn stays(&self, life: &Life) -> bool {
         let last = self.steps.last().map_or(0, |span| span.end);
@@ -192,15 +193,15 @@ impl Base {
         (stack.0 as usize).checked_sub(1).and_then(|place| self.stacks.get(place)).map_or(&[], Vec::as_slice)
     }
 
-    /// The blocks born in a span.
+    /// The blocks that are allocated in a span.
     pub fn born_in(&self, span: Span) -> &[Life] {
         let begin = self.lives.partition_point(|life| life.born < span.begin);
         let end = self.lives.partition_point(|life| life.born <= span.end);
         &self.lives[begin..end]
     }
 
-    /// The blocks that a step's forward pass leaves for its backward pass. They are not allocated in evaluation, the
-    /// backward pass or the optimizer, are freed within the step, and live for at least a tenth of it.
+    /// The blocks that a step's forward pass leaves for its backward pass. They are not allocated in an evaluation, in
+    /// the backward pass or in the optimizer. They are freed within the step, and they live for at least a tenth of it.
     pub fn activations(&self, step: usize) -> impl Iterator<Item = &Life> {
         let span = self.steps[step];
         let long = (span.end - span.begin) / 10;
@@ -210,7 +211,7 @@ impl Base {
         })
     }
 
-    /// The blocks that a request holds until its end: a key-value cache in the state after the last token.
+    /// The blocks that a request holds until its end. They are a key-value cache in its state after the last token.
     pub fn held_to_the_end(&self, step: usize) -> impl Iterator<Item = &Life> {
         let span = self.steps[step];
         let release = self.releases.get(step).copied().unwrap_or(usize::MAX);
@@ -219,8 +220,8 @@ impl Base {
             .filter(move |life| life.died.is_some_and(|died| died >= release && died <= span.end) && life.size >= 512)
     }
 
-    /// The first position at or after `at` where a block may be inserted: after a complete event, never between the
-    /// request of a free and its completion.
+    /// The first position from `at` on where a block may be inserted. This is after a complete event, and never between
+    /// the request of a free and its completion.
     #[must_use]
     pub fn settled(&self, at: usize) -> usize {
         let whole = |moment: &Passing| matches!(moment, Passing::Event(event) if matches!(event.action, Action::Alloc | Action::FreeCompleted));

@@ -1,10 +1,10 @@
-//! Growth that is not a leak: patterns of correct training code that look like a leak for a while.
+//! Growth that is no leak: patterns of correct training code that look like a leak for a while.
 //!
-//! Guarantees: everything added here is freed again or has a bound that it is expected to reach by [`BOUND_BY`] of the
-//! run (a rare key or a record length may appear later). The kinds and their distributions were fixed before any
-//! detector was run, except [`FULL_BY`] (the README lists them and their changes).
+//! Guarantees: all memory that is added here is freed again, or it has a bound. The bound is expected to be reached by
+//! [`BOUND_BY`] of the run. (A rare key or the longest record may come later.) The kinds and their distributions were
+//! fixed before any detector was run. Only [`FULL_BY`] was changed later. The README lists the kinds and the changes.
 //!
-//! (Over 400 lines: twenty kinds of growth, a short function each, beside the table that names them.)
+//! (Over 400 lines: twenty kinds of growth, each in a short function, beside the table that names them.)
 
 use super::base::Base;
 use super::causes::{Size, weights};
@@ -12,38 +12,38 @@ use super::draw::Draw;
 use super::overlay::{Added, Overlay};
 use super::site::{Place, Site, Sites, in_optimizer, position};
 
-/// Share of a run by which a bounded thing has reached its bound.
+/// A bounded memory has reached its bound by this share of a run.
 pub const BOUND_BY: f64 = 0.6;
-/// Share of a run by which a memory that fills at a steady rate is full. Slower ones are measured separately
-/// ([`Kind::SlowMemory`]): until they are full, site tables cannot distinguish them from leaks.
+/// A memory that fills at a steady rate is full by this share of a run. Slower ones are measured separately
+/// ([`Kind::SlowMemory`]), because site tables cannot distinguish them from leaks before they are full.
 pub const FULL_BY: f64 = 0.2;
 
-/// What grows without leaking.
+/// The kinds of growth that are no leaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Kind {
-    /// A cache by sample: full once every sample has been seen.
+    /// A cache with one entry per sample. It is full when every sample has been seen.
     CacheBySample,
-    /// A cache whose keys are drawn evenly.
+    /// A cache whose keys are drawn with equal probability.
     CacheAtRandom,
-    /// A cache whose keys are drawn with a long tail (sequence lengths, words).
+    /// A cache whose keys are drawn from a distribution with a long tail (sequence lengths, words).
     CacheLongTail,
     /// One of these caches that begins to fill late.
     CacheLate,
-    /// Longer batches in each epoch, and a buffer that follows for a while.
+    /// Batches that are longer in each epoch, and a buffer that grows with them for a while.
     Curriculum,
-    /// A buffer that fills and is cleared, at any period or at each epoch's end.
+    /// A buffer that fills and is cleared, at a fixed period or at the end of each epoch.
     Periodic,
-    /// Workspaces of the first steps.
+    /// Workspaces that the first steps allocate.
     WarmUp,
-    /// A copy of the weights that appears once, up to three times.
+    /// A copy of the weights, made one to three times.
     StepUp,
-    /// Optimizer state of groups that are unfrozen one after another.
+    /// The optimizer state of groups of weights that are unfrozen one after another.
     LazyState,
     /// Tensors that are replaced by ones of other sizes.
     RandomSizes,
     /// A replay memory that fills to its capacity.
     ReplayMemory,
-    /// The last N of something.
+    /// The last N entries of a history.
     LastFew,
     /// A queue between loader and training.
     Prefetch,
@@ -51,24 +51,24 @@ pub enum Kind {
     LongestSoFar,
     /// Outputs of an evaluation, collected and freed.
     EvalOutputs,
-    /// The last step's tensors, until the next step's replace them.
+    /// The tensors of the last step. The tensors of the next step replace them.
     HeldOver,
     /// The best few checkpoints so far.
     BestFew,
-    /// A memory that fills at a steady rate for a fifth to three fifths of the run; drawn only for its own table.
+    /// A memory that fills at a steady rate for a fifth to three fifths of the run. It is drawn only for its own table.
     SlowMemory,
     /// A prefix cache with LRU eviction that is full within a minute.
     LruCache,
-    /// Conversations: each holds its state until it has been quiet for some time.
+    /// Conversations. Each one holds its state until it has had no request for some time.
     Sessions,
     /// Graphs captured for a few batch sizes while a server warms up.
     GraphsWarm,
-    /// A prefix cache that takes one to three minutes to fill; drawn only for its own table.
+    /// A prefix cache that takes one to three minutes to fill. It is drawn only for its own table.
     SlowLru,
 }
 
 impl Kind {
-    /// Every kind that runs are drawn from.
+    /// The kinds that are drawn for trainings.
     pub const ALL: [Self; 17] = [
         Self::CacheBySample,
         Self::CacheAtRandom,
@@ -89,7 +89,7 @@ impl Kind {
         Self::BestFew,
     ];
 
-    /// Every kind that servers' runs are drawn from.
+    /// The kinds that are drawn for servers.
     pub const SERVING: [Self; 13] = [
         Self::CacheBySample,
         Self::CacheAtRandom,
@@ -138,7 +138,7 @@ impl Kind {
         }
     }
 
-    /// Whether a base can have it.
+    /// Whether this kind is possible in a base.
     #[must_use]
     pub fn fits(self, base: &Base) -> bool {
         self != Self::EvalOutputs || !base.evals.is_empty()
@@ -148,11 +148,11 @@ impl Kind {
 /// The harmless growth that was drawn for a run.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// What grows.
+    /// The kind of growth.
     pub kind: Kind,
-    /// How much at a time.
+    /// The size of the growth at a time.
     pub size: Size,
-    /// Where in a step.
+    /// The place in a step.
     pub place: Place,
     /// The site that allocates it.
     pub sites: Vec<Site>,
@@ -252,7 +252,8 @@ fn by_sample(growing: &mut Growing<'_>, first: usize) {
     }
 }
 
-/// The number of keys is chosen so that all are expected by [`BOUND_BY`] of the remaining run: n (ln n + 0.6) draws.
+/// With n keys, n (ln n + 0.6) draws are expected until all keys have been drawn. The number of keys is chosen so that
+/// this happens by [`BOUND_BY`] of the remaining run.
 fn at_random(growing: &mut Growing<'_>, first: usize) {
     let draws = (BOUND_BY * growing.steps() as f64 - first as f64).max(4.0);
     let most = (2..400_u64).take_while(|&n| n as f64 * ((n as f64).ln() + 0.6) <= draws).last().unwrap_or(2);
@@ -278,7 +279,7 @@ fn long_tail(growing: &mut Growing<'_>) {
     });
 }
 
-/// The entries have one size, or each key has its own size.
+/// Either all entries have the same size, or each key has a size of its own.
 fn cache(growing: &mut Growing<'_>, first: usize, key: &mut dyn FnMut(&mut Draw) -> u64) {
     let (same, bytes) = (growing.draw.chance(0.5), growing.bytes());
     let mut seen = std::collections::HashSet::new();
@@ -354,7 +355,7 @@ fn step_up(growing: &mut Growing<'_>) {
     }
 }
 
-/// Two to four groups of weights; each weight of a group gets two tensors of state.
+/// Two to four groups of weights. Each weight of a group gets two tensors of state.
 fn lazy_state(growing: &mut Growing<'_>) {
     let weights: Vec<u64> = weights(growing.base).collect();
     let groups = growing.draw.int(2, 4) as usize;
@@ -386,8 +387,8 @@ fn random_sizes(growing: &mut Growing<'_>) {
     }
 }
 
-/// One entry per step, or one in a few steps. The memory is full at a twentieth to a fifth of the run; then the oldest
-/// entry is removed.
+/// One entry per step, or one in a few steps. The memory is full at a twentieth to a fifth of the run. From then on the
+/// oldest entry is removed.
 fn replay_memory(growing: &mut Growing<'_>) {
     let every = growing.draw.log_int(1, 5) as usize;
     let capacity = ((growing.draw.real(0.05, FULL_BY) * growing.steps() as f64) as usize / every).max(3);
@@ -401,7 +402,7 @@ fn slow_memory(growing: &mut Growing<'_>) {
     queue(growing, every, capacity);
 }
 
-/// The last 4 to 128, full by [`FULL_BY`] of the run.
+/// The last 4 to 128 entries. The history is full by [`FULL_BY`] of the run.
 fn last_few(growing: &mut Growing<'_>) {
     let every = growing.draw.log_int(1, 5) as usize;
     let most = ((FULL_BY * growing.steps() as f64) as usize / every).max(4) as u64;
@@ -423,7 +424,7 @@ fn queue(growing: &mut Growing<'_>, every: usize, capacity: usize) {
     }
 }
 
-/// The queue has between 0 entries and its depth; the loader and the training act in random order.
+/// The queue has between 0 entries and its depth. The loader and the training act in random order.
 fn prefetch(growing: &mut Growing<'_>) {
     let (depth, bytes) = (growing.draw.int(2, 8), growing.bytes());
     let mut held = std::collections::VecDeque::new();
@@ -458,7 +459,7 @@ fn longest_so_far(growing: &mut Growing<'_>) {
     }
 }
 
-/// Five to forty outputs of each evaluation; freed at its end, or when the next one begins.
+/// Five to forty outputs of each evaluation. They are freed at its end, or when the next evaluation begins.
 fn eval_outputs(growing: &mut Growing<'_>) {
     let (count, until_next, bytes) = (growing.draw.int(5, 40) as usize, growing.draw.chance(0.4), growing.bytes());
     let base = growing.base;
@@ -492,7 +493,8 @@ fn held_over(growing: &mut Growing<'_>) {
     }
 }
 
-/// After each epoch the weights are kept if they are among the best so far; the worst of the k best is removed.
+/// After each epoch the weights are kept if they are among the k best so far. Then the worst of the k copies is
+/// removed.
 fn best_few(growing: &mut Growing<'_>) {
     let k = growing.draw.int(1, 3) as usize;
     let weights: Vec<u64> = weights(growing.base).collect();
@@ -524,7 +526,7 @@ fn seconds(base: &Base, at: usize) -> f64 {
     base.time_ns(at).saturating_sub(base.time_ns(0)) as f64 / 1e9
 }
 
-/// The cache is full after the drawn number of seconds. A hit changes nothing; a miss evicts the least recently used
+/// The cache is full after the drawn number of seconds. A hit changes nothing. A miss evicts the least recently used
 /// entry.
 fn lru_cache(growing: &mut Growing<'_>, soonest: f64, latest: f64) {
     let until = growing.draw.real(soonest.ln(), latest.ln()).exp();
@@ -536,7 +538,7 @@ fn lru_cache(growing: &mut Growing<'_>, soonest: f64, latest: f64) {
         }
         let at = growing.at(step);
         if seconds(growing.base, at) > until && !held.is_empty() {
-            // Hits move entries to the front, so the evicted entry is one of the older half.
+            // Hits move entries to the front, so an entry of the older half is evicted.
             let oldest = growing.draw.int(0, held.len() as u64 / 2) as usize;
             let gone = held.remove(oldest.min(held.len() - 1));
             growing.overlay.drop(at, gone);
@@ -546,7 +548,7 @@ fn lru_cache(growing: &mut Growing<'_>, soonest: f64, latest: f64) {
     }
 }
 
-/// A conversation has 1 to 12 requests and is forgotten after 5 to 40 quiet seconds.
+/// A conversation has 1 to 12 requests. Its state is freed after 5 to 40 seconds without a request.
 fn sessions(growing: &mut Growing<'_>) {
     let (quiet, bytes) = (growing.draw.real(5.0, 40.0), growing.bytes());
     // For each conversation: its end, its remaining requests, and its blocks.

@@ -1,10 +1,11 @@
-//! The leaks: seventeen causes, each as the blocks that it leaves behind in a stream.
+//! The leaks. There are seventeen causes. Each is described by the blocks that it leaves in a stream.
 //!
-//! Guarantees: the steps, the bytes and the responsible frames of each leak are known. If the cause keeps what the
-//! training computes, a kept tensor is a copy of a recorded block (size, stack, position); otherwise it is a block of a
-//! new site. Refuses a base that cannot have the cause (no evaluation, no optimizer state).
+//! Guarantees: the steps, the bytes and the responsible frames of each leak are known. If the cause keeps tensors that
+//! the training computes, each kept tensor is a copy of a recorded block (size, stack, position). Otherwise it is a
+//! block of a new site.
+//! Refuses a base in which the cause is not possible (no evaluation, no optimizer state).
 //!
-//! (Over 400 lines: seventeen causes, a short function each, beside the tables that name them.)
+//! (Over 400 lines: seventeen causes, each in a short function, beside the tables that name them.)
 
 use std::collections::BTreeSet;
 
@@ -17,40 +18,40 @@ use super::overlay::{Added, Overlay};
 use super::schedule::Rate;
 use super::site::{Place, Site, Sites, in_optimizer, position};
 
-/// What leaks.
+/// The cause of a leak.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Cause {
     /// Copies of tensors are appended to a list.
     TensorList,
-    /// Two to five lists of small tensors grow side by side.
+    /// Two to five lists of small tensors grow at the same time.
     MetricLists,
-    /// A cache whose keys never recur; entries of any size.
+    /// A cache whose keys never occur again. Its entries have any size.
     UnboundedCache,
     /// A tensor is replaced by a longer one.
     Concatenated,
-    /// A training step's graph is kept by its loss.
+    /// The graph of a training step is kept, because its loss is.
     LossGraph,
-    /// An evaluation's graph is kept.
+    /// The graph of an evaluation is kept.
     EvalGraph,
     /// Each step's graph refers to the previous one, until the epoch is over.
     HiddenChain,
     /// A hook keeps one to three activations.
     HookList,
-    /// A forward pass that an exception ended is kept by its traceback.
+    /// A forward pass ended with an exception, and the exception's traceback is kept.
     Orphan,
     /// Gradients of past steps are kept.
     GradientsKept,
-    /// Optimizers are recreated and the state of the old ones is kept.
+    /// Optimizers are created again, and the state of the old ones is kept.
     OptimizerRecreated,
     /// Copies of all weights are kept.
     StatesKept,
-    /// A hook is registered again in every epoch and keeps a detached clone at every call.
+    /// A hook is registered again in every epoch. At every call it keeps a detached clone.
     HooksPileUp,
-    /// A history is concatenated with a small piece at every step.
+    /// A small piece is appended to a history at every step, by concatenation.
     HistoryGrows,
-    /// A CUDA graph is captured for each new shape, and kept with its pool.
+    /// A CUDA graph is captured for each new shape. The graph is kept with its pool.
     GraphPerShape,
-    /// Exceptions are kept, and with them what their frames hold.
+    /// Exceptions are kept, and with them the objects that their frames hold.
     ExceptionKept,
     /// Requests' key-value caches are kept.
     KvKept,
@@ -103,21 +104,21 @@ impl Cause {
         Self::ExceptionKept,
     ];
 
-    /// The right kinds of a finding about it.
+    /// The kinds of a finding that are right answers.
     #[must_use]
     pub const fn kinds(self) -> &'static [FindingKind] {
         match self {
             Self::EvalGraph => &[FindingKind::EvalGraph],
             Self::LossGraph => &[FindingKind::GraphKept],
             Self::HiddenChain => &[FindingKind::HiddenChain],
-            // The graph up to the exception, or a few tensors if the exception came early.
+            // The graph up to the exception. If the exception came early, only a few tensors.
             Self::Orphan => &[FindingKind::GraphKept, FindingKind::Leak],
             Self::GraphPerShape => &[FindingKind::PrivatePools],
             _ => &[FindingKind::Leak],
         }
     }
 
-    /// The right patterns of a finding; empty if any pattern is right.
+    /// The patterns of a finding that are right answers; empty if any pattern is right.
     #[must_use]
     pub const fn patterns(self) -> &'static [Pattern] {
         match self {
@@ -180,7 +181,7 @@ impl Cause {
         }
     }
 
-    /// Whether a base can have it.
+    /// Whether the cause is possible in a base.
     #[must_use]
     pub fn fits(self, base: &Base) -> bool {
         let middle = base.steps.len() / 2;
@@ -206,7 +207,7 @@ pub enum Size {
     Tiny,
     /// 0.75 to 1.5 MiB.
     Megabyte,
-    /// As much as an activation of this training.
+    /// The size of an activation of this training.
     Activation,
 }
 
@@ -238,14 +239,14 @@ impl Size {
     }
 }
 
-/// The leak that was drawn for a run; it is the same on every affected rank.
+/// The leak that was drawn for a run. It is the same on every leaking rank.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// What leaks.
+    /// The cause.
     pub cause: Cause,
-    /// How much at a time.
+    /// The size of a leaked tensor.
     pub size: Size,
-    /// Where in a step.
+    /// The place in a step.
     pub place: Place,
     /// The seed of all further draws.
     pub seed: u64,
@@ -281,7 +282,7 @@ impl Plan {
 pub struct Left {
     /// Position and bytes of each leaked block, in order.
     pub blocks: Vec<(usize, u64)>,
-    /// Frames of which any is a right answer.
+    /// The frames of which each one is a right answer.
     pub frames: BTreeSet<Frame>,
 }
 
@@ -290,7 +291,7 @@ fn optimizer_state(base: &Base) -> impl Iterator<Item = &Life> {
     base.lives.iter().filter(|life| life.phase == Some(Phase::Optimizer) && base.stays(life))
 }
 
-/// The gradients of a step: allocated in the backward pass, and live for long or beyond the step.
+/// The gradients of a step. They are allocated in the backward pass, and they live for long or beyond the step.
 pub fn gradients(base: &Base, step: usize) -> impl Iterator<Item = &Life> {
     let span = base.steps[step];
     let long = (span.end - span.begin) / 10;
@@ -300,7 +301,7 @@ pub fn gradients(base: &Base, step: usize) -> impl Iterator<Item = &Life> {
     })
 }
 
-/// A pseudo-random number in `0..1` from a stack's frames, the same on every rank.
+/// A pseudo-random number in `0..1` that depends on a stack's frames. It is the same on every rank.
 fn lot(frames: &[Frame], seed: u64) -> f64 {
     let mut hash = seed ^ 0xcbf2_9ce4_8422_2325;
     for frame in frames {
@@ -324,7 +325,7 @@ impl<'a> Leaking<'a> {
         self.overlay.keep(at, size, site.id(self.base))
     }
 
-    /// A copy of a recorded block that stays.
+    /// Adds a copy of a recorded block that is never freed.
     fn copy(&mut self, life: &'a Life) -> Added {
         self.copy_at(life, self.base.settled(life.born))
     }
@@ -346,8 +347,9 @@ impl<'a> Leaking<'a> {
     }
 }
 
-/// The lines that are right answers: the user's own frames from the innermost shared one inwards, without the
-/// outermost, which is not specific. If no frame is the user's own, the innermost frame is the answer.
+/// The lines that are right answers. They are the user's own frames from the innermost shared frame inwards. The
+/// outermost frame is left out, because it is not specific. If no frame is the user's own, the innermost frame is the
+/// answer.
 fn to_blame(stacks: &[&[Frame]]) -> BTreeSet<Frame> {
     let own = |stack: &[Frame]| stack.iter().rev().filter(|frame| frame.is_user_code()).cloned().collect::<Vec<_>>();
     let foreign = stacks.iter().filter(|stack| own(stack).is_empty());
@@ -364,15 +366,16 @@ fn to_blame(stacks: &[&[Frame]]) -> BTreeSet<Frame> {
     frames
 }
 
-/// The innermost of the user's own frames outside a model's forward pass: that code decides what happens to the result.
+/// The innermost of the user's own frames outside a model's forward pass. The code there decides what happens to the
+/// result.
 fn calls_the_model(stack: &[Frame]) -> Option<&Frame> {
     let is_forward = |frame: &Frame| matches!(frame.plain_function(), "forward" | "_call_impl" | "_wrapped_call_impl");
     let outermost = stack.iter().rposition(is_forward)?;
     stack[outermost + 1..].iter().find(|frame| frame.is_user_code())
 }
 
-/// Adds a leak to a rank's stream. `steps` are the steps in which it leaks, or the evaluations for the leak of an
-/// evaluation.
+/// Adds a leak to a rank's stream. `steps` are the steps in which it leaks. If the leak is in evaluations, `steps` are
+/// the evaluations.
 pub fn leak(base: &Base, plan: &Plan, sites: &Sites, steps: &[usize], overlay: &mut Overlay) -> Left {
     let mut draw = Draw::fork(plan.seed, "leak");
     let mut leaking = Leaking { base, overlay, left: Left::default(), stacks: Vec::new() };
@@ -467,7 +470,7 @@ fn chosen<'a>(base: &Base, plan: &Plan, all: &[&'a Life]) -> Vec<&'a Life> {
     if plan.cause != Cause::HookList {
         return all.iter().copied().filter(|life| lot(life) < share).collect();
     }
-    // The distinct numbers of the stacks; the stacks with the lowest numbers are hooked.
+    // The numbers of the stacks, each once. The stacks with the lowest numbers get hooks.
     let mut lots: Vec<f64> = all.iter().map(|life| lot(life)).collect();
     lots.sort_unstable_by(f64::total_cmp);
     lots.dedup();
@@ -489,8 +492,8 @@ fn concatenated(leaking: &mut Leaking<'_>, plan: &Plan, steps: &[usize], draw: &
     }
 }
 
-/// The most hooks registered at a time, and the most calls of all hooks per step. More would be noticed by their run
-/// time.
+/// Maximum number of hooks that are registered at a time, and of calls of all hooks per step. Users would notice more
+/// by the run time.
 const HOOKS_MAX: u64 = 24;
 
 /// In the n-th epoch of the leak, the hook is called n times per step and keeps a clone each time.
@@ -510,7 +513,7 @@ fn hooks_pile_up(leaking: &mut Leaking<'_>, plan: &Plan, steps: &[usize], draw: 
     }
 }
 
-/// Pieces have 64 B to 4 KiB. The allocator rounds sizes up, so with small pieces memory rises only once in a few
+/// Pieces have 64 B to 4 KiB. The allocator rounds sizes up. So with small pieces, memory rises only once in a few
 /// steps.
 fn history_grows(leaking: &mut Leaking<'_>, plan: &Plan, steps: &[usize], draw: &mut Draw) {
     let piece = draw.log_int(16, 1024) * 4;
@@ -534,7 +537,8 @@ fn graph_per_shape(leaking: &mut Leaking<'_>, plan: &Plan, steps: &[usize], draw
     }
 }
 
-/// The input and the few tensors that the frames held at the exception, which occurs at any point of the forward pass.
+/// The input, and the few tensors that the frames held at the exception. The exception occurs at any point of the
+/// forward pass.
 fn exceptions_kept(leaking: &mut Leaking<'_>, plan: &Plan, steps: &[usize], draw: &mut Draw) {
     let base = leaking.base;
     let input = plan.size.bytes(base, draw);
@@ -549,8 +553,8 @@ fn exceptions_kept(leaking: &mut Leaking<'_>, plan: &Plan, steps: &[usize], draw
     }
 }
 
-/// All memory of an epoch is freed after the first step of the next one. Until then each backward pass traverses the
-/// graphs of all previous steps, and allocates for every block in them.
+/// All memory of an epoch is freed after the first step of the next epoch. Until then each backward pass walks the
+/// graphs of all previous steps, and allocates memory for every block in them.
 fn hidden_chain(leaking: &mut Leaking<'_>, plan: &Plan, steps: &[usize]) {
     let base = leaking.base;
     let (mut held, mut earlier) = (Vec::new(), Vec::new());

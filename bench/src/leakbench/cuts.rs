@@ -1,9 +1,9 @@
-//! The points at which site tables are taken: at a recording's own marks, at boundaries that were found in it, or at
-//! windows as a live agent cuts them.
+//! The points at which site tables are taken: a recording's own marks, boundaries that were found in it, or windows as
+//! a live agent cuts them.
 //!
-//! Guarantees: the simulated import has only events and stacks. Windows follow the live worker's rule: four per second
-//! at first, one per second after half a minute, one per ten seconds while idle, and earlier where events are dense.
-//! The result is deterministic.
+//! Guarantees: the simulated import has only events and stacks. Windows follow the rule of the live worker: four per
+//! second at first, one per second after half a minute, one per ten seconds while there are no events, and earlier if
+//! there are many events. The same stream always gives the same points.
 
 use std::collections::HashMap;
 
@@ -15,31 +15,31 @@ use super::events::pass;
 use super::overlay::Overlay;
 use super::site::Sites;
 
-/// See the module.
+/// The points of a stream; see the module's documentation.
 #[derive(Clone, Debug)]
 pub enum Cuts {
     /// At the recording's own marks of steps and epochs.
     Marks,
-    /// At boundaries that were found; each with the number of the event that follows it.
+    /// At boundaries that were found. Each has the number of the event after it.
     Found(Vec<(u64, Mark)>),
-    /// At windows of time.
+    /// At the ends of windows.
     Live,
 }
 
 /// The first windows of a live process.
 const FIRST_NS: u64 = 250_000_000;
-/// Later windows last a thirty-second of the time since the first, but at most this.
+/// A later window lasts a thirty-second of the time since the first window began, but at most this.
 const USUAL_NS: u64 = 1_000_000_000;
 const SHARE: u64 = 32;
 /// The length of a window without events.
 const QUIET_NS: u64 = 10 * USUAL_NS;
-/// The number of events that ends a window early.
+/// A window ends early after this number of events.
 const WINDOW_EVENTS: u64 = 65_536;
 
 /// The windows of a live process.
 #[derive(Clone, Debug, Default)]
 pub struct Windows {
-    /// The begin of the first window and of the current one; `None` before the first event.
+    /// The begin of the first window, and the begin of the current one; `None` before the first event.
     since_ns: Option<u64>,
     begun_ns: u64,
     events: u64,
@@ -47,7 +47,7 @@ pub struct Windows {
 }
 
 impl Windows {
-    /// Called before an event: passes the windows that end before it to `sink`, each with its number and its end.
+    /// Called before an event. Passes each window that ends before the event to `sink`, with its number and its end.
     pub fn until(&mut self, time_ns: u64, sink: &mut dyn FnMut(u64, u64)) {
         let since_ns = *self.since_ns.get_or_insert_with(|| {
             self.begun_ns = time_ns;
@@ -83,7 +83,7 @@ pub fn found(base: &Base, sites: &Sites, overlay: &Overlay) -> Cuts {
     let (Some(first), Some(last)) = (events.first(), events.last()) else { return Cuts::Found(Vec::new()) };
     let marks = marks(found, (first.time_ns, last.time_ns));
     let placed = marks.into_iter().map(|mark| {
-        // As in an import, an end mark follows all events of its time, and a begin mark precedes them.
+        // As in an import, an end mark follows all events of the same time. A begin mark precedes them.
         let ends = matches!(
             mark.kind,
             MarkKind::StepEnd(_) | MarkKind::EpochEnd(_) | MarkKind::PhaseEnd(_) | MarkKind::WindowEnd(_)
@@ -96,7 +96,7 @@ pub fn found(base: &Base, sites: &Sites, overlay: &Overlay) -> Cuts {
     Cuts::Found(placed)
 }
 
-/// Each frame once, and stacks by the numbers of their frames.
+/// Each frame once, and the stacks as numbers of their frames.
 fn numbered<'a>(stacks: impl Iterator<Item = &'a Vec<Frame>>) -> (Vec<Frame>, Vec<Vec<FrameId>>) {
     let mut known: HashMap<&Frame, FrameId> = HashMap::new();
     let mut frames = Vec::new();
@@ -110,8 +110,8 @@ fn numbered<'a>(stacks: impl Iterator<Item = &'a Vec<Frame>>) -> (Vec<Frame>, Ve
     (frames, stacks)
 }
 
-/// The marks that an import makes from found boundaries. There is always an epoch, and one step if nothing else was
-/// found.
+/// The marks that an import makes from found boundaries. There is always an epoch. If nothing else was found, there is
+/// also one step.
 fn marks(found: Boundaries, all: (u64, u64)) -> Vec<Mark> {
     let whole = Span { begin_ns: all.0, end_ns: all.1 };
     let epochs = if found.epochs.is_empty() { vec![whole] } else { found.epochs };
@@ -129,7 +129,8 @@ fn marks(found: Boundaries, all: (u64, u64)) -> Vec<Mark> {
     marks
 }
 
-/// The order of marks at one position: ends first, inner before outer.
+/// The order of marks at one position. Ends come before begins, and the ends of inner ranges before those of outer
+/// ones.
 const fn order(kind: &MarkKind) -> u8 {
     match kind {
         MarkKind::PhaseEnd(_) | MarkKind::RegionEnd(_) => 0,

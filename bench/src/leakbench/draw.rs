@@ -1,7 +1,7 @@
-//! Seeded random draws (xoshiro256++), the same on every machine and in every build.
+//! Random draws from a seed (xoshiro256++). They are the same on every machine and in every build.
 //!
-//! Guarantees: a stream depends only on its seed. [`Draw::fork`] gives each name a separate stream, so that one more
-//! draw in one place changes nothing elsewhere. Not suitable for secrets.
+//! Guarantees: a stream of numbers depends only on its seed. [`Draw::fork`] gives each name a stream of its own. So an
+//! additional draw in one place changes nothing in other places. Not suitable for secrets.
 
 /// A stream of random numbers.
 #[derive(Clone, Debug)]
@@ -44,28 +44,28 @@ impl Draw {
         result
     }
 
-    /// Uniformly distributed in `0..1`.
+    /// A number that is uniformly distributed in `0..1`.
     pub fn unit(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// Uniformly distributed in `low..high`.
+    /// A number that is uniformly distributed in `low..high`.
     pub fn real(&mut self, low: f64, high: f64) -> f64 {
         low + (high - low) * self.unit()
     }
 
-    /// Uniformly distributed in `low..=high`; `low` if the range is empty.
+    /// An integer that is uniformly distributed in `low..=high`; `low` if the range is empty.
     pub fn int(&mut self, low: u64, high: u64) -> u64 {
         if high <= low { low } else { low + (self.unit() * (high - low + 1) as f64) as u64 }
     }
 
-    /// Uniformly distributed on a logarithmic scale in `low..=high`, both at least 1.
+    /// An integer in `low..=high` that is uniformly distributed on a logarithmic scale. Both limits must be at least 1.
     pub fn log_int(&mut self, low: u64, high: u64) -> u64 {
         let drawn = self.real((low as f64).ln(), (high as f64 + 1.0).ln()).exp() as u64;
         drawn.clamp(low, high.max(low))
     }
 
-    /// True with this probability.
+    /// True with this probability, otherwise false.
     pub fn chance(&mut self, probability: f64) -> bool {
         self.unit() < probability
     }

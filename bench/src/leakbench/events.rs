@@ -6,7 +6,8 @@ use super::arena::Arena;
 use super::base::{Base, Passing};
 use super::overlay::Overlay;
 
-/// Passes every event of a base and its added blocks to `sink`, in order, each with the position after which it occurs.
+/// Passes every event of a base and of its added blocks to `sink`, in order. Each event has the position after which it
+/// occurs.
 pub fn pass(base: &Base, overlay: Overlay, sink: &mut dyn FnMut(usize, &Passing)) {
     let mut arena = Arena::default();
     let changes = overlay.sorted();

@@ -1,8 +1,10 @@
-//! Time to out of memory against the truth: leaky runs on devices that are just large enough for most of them.
+//! Compares estimates of the time to out of memory with the true time. The runs are leaky, and their devices are just
+//! large enough for most of the run.
 //!
-//! Guarantees: the truth is the first sample point at which reserved memory exceeds the device; estimates are read
-//! halfway there. Half of the trainings pause after every epoch (a checkpoint, an evaluation elsewhere) for up to twice
-//! an epoch's length. Refuses runs whose leak does not fill the device: the leak is at least a fifth of the peak.
+//! Guarantees: the true time is that of the first sample point at which reserved memory exceeds the device. The
+//! estimate is read halfway to this point. Half of the trainings pause after every epoch (as for a checkpoint or an
+//! evaluation elsewhere), for up to twice the length of an epoch.
+//! Refuses runs whose leak does not fill the device. The leak must be at least a fifth of the peak.
 
 use memctl_model::{Boundary, Frame, SiteTable};
 use serde_json::{Value, json};
@@ -16,20 +18,20 @@ use super::score::is_blamed;
 use super::stream::Stream;
 use super::tally::{Share, table};
 
-/// An estimate must lie between these multiples of the truth.
+/// An estimate must be between these multiples of the true time.
 const WITHIN: (f64, f64) = (0.7, 1.4);
-/// Attempts to draw a run that fits.
+/// Number of attempts to draw a run that fits.
 const TRIES: u64 = 64;
-/// The first run number, outside the range of other tables.
+/// The first run number. It is above the numbers of other tables.
 const FIRST_NUMBER: u64 = 1 << 32;
 
-/// The estimate halfway, as a multiple of the truth; `None` if there was none.
+/// The estimate halfway to the failure, as a multiple of the true time; `None` if there was none.
 type Told = Option<f64>;
 
 /// A run and the time at which it fills its device.
 struct Full {
     run: Run,
-    /// Tables of each rank, with pauses.
+    /// The tables of each rank, with the pauses.
     tables: Vec<Vec<SiteTable>>,
     begun_ns: u64,
     full_ns: u64,
@@ -57,7 +59,7 @@ fn fill(corpus: &Corpus, number: u64) -> Option<Full> {
     });
     let full_ns = full.min()?;
     let begun_ns = leaking.first()?.first()?.time_ns;
-    // The halfway point must follow the begin of the leak by a good part of the run.
+    // The halfway point must be well after the begin of the leak.
     let early = truth.begun_ns.saturating_sub(begun_ns) * 4 < full_ns.saturating_sub(begun_ns);
     if leaked < total / 5 || !early {
         return None;
@@ -66,7 +68,7 @@ fn fill(corpus: &Corpus, number: u64) -> Option<Full> {
     Some(Full { tables, begun_ns, full_ns, run })
 }
 
-/// The tables of a rank, delayed by a pause after every epoch; the pause is given in epochs.
+/// The tables of a rank. After every epoch they are delayed by a pause, whose length is given in epochs.
 fn paused(stream: &Stream, epochs: f64) -> Vec<SiteTable> {
     let mut tables: Vec<SiteTable> =
         (0..stream.len()).filter_map(|number| stream.table(number)).map(std::borrow::Cow::into_owned).collect();
@@ -81,7 +83,7 @@ fn paused(stream: &Stream, epochs: f64) -> Vec<SiteTable> {
     tables
 }
 
-/// memctl's estimate halfway.
+/// memctl's estimate halfway to the failure.
 fn told(full: &Full, judge: &mut dyn Detector) -> Told {
     let half_ns = full.begun_ns + (full.full_ns - full.begun_ns) / 2;
     let stacks: Vec<Vec<&[Frame]>> = full

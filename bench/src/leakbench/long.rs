@@ -1,6 +1,6 @@
-//! One epoch of 20,000 steps, as is usual in pretraining.
+//! Runs of one epoch with 20,000 steps, as is usual in pretraining.
 //!
-//! Guarantees: the part and the run's number determine everything. The tables are [`super::long_stream`]'s.
+//! Guarantees: the part and the run's number determine everything. The tables come from [`super::long_stream`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -20,10 +20,10 @@ use super::serving::twentieths;
 use super::site::Sites;
 use super::stream::Stream;
 
-/// A leak that is not found within this number of leaks counts as missed.
+/// A leak counts as missed if it is not found before it has leaked this many times.
 pub const FOUND_WITHIN_TIMES: u64 = 30;
 
-/// The causes that leak occasionally.
+/// The causes that leak in some of the steps only.
 const CAUSES: [Cause; 10] = [
     Cause::TensorList,
     Cause::EvalGraph,
@@ -37,7 +37,7 @@ const CAUSES: [Cause; 10] = [
     Cause::ExceptionKept,
 ];
 
-/// The kinds of growth within one epoch that are not leaks.
+/// The kinds of growth within one epoch that are no leaks.
 const BENIGN: [Kind; 13] = [
     Kind::CacheBySample,
     Kind::CacheAtRandom,
@@ -54,7 +54,7 @@ const BENIGN: [Kind; 13] = [
     Kind::BestFew,
 ];
 
-/// A base with the run's many steps. Each step is a single moment; steps that leak have the blocks of a recorded step.
+/// A base with the run's many steps. Each step is a single moment. Steps that leak have the blocks of a recorded step.
 fn many_steps(base: &Base, steps: &[usize], seed: u64) -> Base {
     let tick = |step: usize| Event {
         time_ns: BEGIN_NS + step as u64,
@@ -72,7 +72,7 @@ fn many_steps(base: &Base, steps: &[usize], seed: u64) -> Base {
     many.lives = stays.map(|life| Life { born: 0, died: None, ..*life }).collect();
     let mut draw = Draw::fork(seed, "like");
     let like = draw.int(base.steps.len() as u64 / 2, base.steps.len() as u64 - 2) as usize;
-    // The middle step always has blocks, because sizes and places of added blocks are derived from it.
+    // The middle step always has blocks, because the sizes and places of added blocks are derived from it.
     let mut leaking: BTreeSet<usize> = steps.iter().copied().collect();
     leaking.insert(STEPS / 2);
     for &step in &leaking {
@@ -84,7 +84,8 @@ fn many_steps(base: &Base, steps: &[usize], seed: u64) -> Base {
     many
 }
 
-/// The steps that leak: one in 100 to 1,000, at even distances (an evaluation, a checkpoint) or at random.
+/// The steps that leak: one in 100 to 1,000. They are at equal distances (as with an evaluation or a checkpoint) or at
+/// random.
 fn schedule(draw: &mut Draw) -> Vec<usize> {
     let every = draw.log_int(100, 1_000) as usize;
     let first = if draw.chance(0.5) { every - 1 } else { (draw.real(0.0, 0.3) * STEPS as f64) as usize };
@@ -94,7 +95,7 @@ fn schedule(draw: &mut Draw) -> Vec<usize> {
     (first..STEPS).filter(|_| draw.chance(1.0 / every as f64)).collect()
 }
 
-/// Makes run number `number`, leaky or clean.
+/// Makes run number `number`. It is leaky or clean.
 #[must_use]
 pub fn make(part: Part, trainings: &[Training], leaky: bool, number: u64) -> Run {
     let mut draw = Draw::fork(part.seed_of(leaky, number), "long");

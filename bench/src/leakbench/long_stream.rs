@@ -1,8 +1,9 @@
-//! The tables of one epoch of 20,000 steps, computed on demand.
+//! The site tables of one epoch with 20,000 steps. They are computed on demand.
 //!
-//! Guarantees: they repeat the tables of a recorded training's steps and include the added blocks, which have the sizes
-//! of the caching allocator. The 20,000 tables are not kept. The peak within a step is the recorded step's peak plus
-//! the blocks added by its end. Refuses trainings whose own memory has not settled by their last half.
+//! Guarantees: the tables repeat those of a recorded training's steps and include the added blocks. The sizes of added
+//! blocks are those of the caching allocator. The 20,000 tables are not kept in memory. The peak within a step is the
+//! peak of the recorded step plus the blocks that were added until its end.
+//! Refuses trainings whose own memory still grows in their last half.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,24 +13,24 @@ use memctl_model::{Action, Boundary, Counters, DeviceIndex, Peaks, Phase, PoolRo
 use super::arena::{Arena, captured_bytes};
 use super::overlay::{Change, Overlay};
 
-/// Steps of a run.
+/// Number of steps of a run.
 pub const STEPS: usize = 20_000;
-/// When the first step ends.
+/// The time at which the first step ends.
 pub const BEGIN_NS: u64 = 1_767_225_600_000_000_000;
-/// The number of steps between two queries of the detectors where nothing leaks.
+/// While nothing leaks, the detectors are queried once in this number of steps.
 const ASKED_EVERY: usize = 200;
 
-/// Blocks and bytes from a step on.
+/// The number of blocks and their bytes, each valid from a step on.
 type Course = Vec<(usize, u64, u64)>;
 
 /// The tables of a rank.
 pub struct LongStream {
     /// The recorded steps that are repeated.
     steps: Arc<Vec<SiteTable>>,
-    /// Added blocks by stack and phase of allocation, and private pools by stack.
+    /// The added blocks by stack and phase of allocation, and the private pools by stack.
     rows: BTreeMap<(StackId, Option<Phase>), Course>,
     pools: BTreeMap<StackId, Course>,
-    /// Allocated, requested and reserved bytes of added blocks, from a step on.
+    /// The allocated, requested and reserved bytes of added blocks, each valid from a step on.
     levels: Vec<(usize, [u64; 3])>,
     asked: BTreeSet<usize>,
     step_ns: u64,
@@ -105,13 +106,13 @@ impl LongStream {
     }
 }
 
-/// The steps of a training after it has settled, as steps of one epoch; `None` if it still grows.
+/// The steps of a training after its memory has settled, as steps of one epoch; `None` if its memory still grows.
 pub fn settled_steps(tables: &[SiteTable]) -> Option<Vec<SiteTable>> {
     let steps: Vec<&SiteTable> = tables.iter().filter(|table| table.boundary == Boundary::StepEnd).collect();
     let last = &steps[steps.len() / 2..steps.len() * 19 / 20];
     let bytes = |table: &&SiteTable| table.counters.allocated_bytes;
     let (least, most) = (last.iter().map(bytes).min()?, last.iter().map(bytes).max()?);
-    // Step ends may differ by the memory of the last batch, but must not drift.
+    // The levels at step ends may differ by the memory of the last batch. They must not rise.
     let drifts = last.first().map(bytes)?.abs_diff(last.last().map(bytes)?) > (most - least) / 2 + (1 << 20);
     (last.len() >= 20 && !drifts).then(|| last.iter().map(|&table| in_one_epoch(table)).collect())
 }

@@ -1,9 +1,9 @@
-//! leakbench: recall and false alarms of leak detection.
+//! leakbench measures how many leaks are found, and how often there is a false alarm.
 //!
 //! Recorded trainings and generated servers without leaks are passed through the block map, with added leaks or
-//! harmless growth. memctl's judge and four rivals receive the site tables of a daemon, boundary by boundary, and are
-//! scored against the added leaks. Seeds determine everything. `bench/leakbench/README.md` has the method, the
-//! distributions and the division into parts.
+//! harmless growth. memctl's judge and four other detectors receive site tables as a daemon does, one boundary after
+//! another. Their verdicts are compared with the added leaks. Seeds determine everything. `bench/leakbench/README.md`
+//! has the method, the distributions and the division into parts.
 
 mod ahead;
 mod arena;
@@ -42,13 +42,13 @@ use memctl_model::FindingKind;
 use parts::{Part, Training, View};
 use report::{Report, Scored};
 
-/// Default number of leaky runs, and of clean ones.
+/// Default number of leaky runs, and of clean runs.
 const RUNS: u64 = 2_000;
 
-/// The table of slowly filling memories has one run for this many runs.
+/// The table of memories that fill slowly has one run per this many runs.
 const SLOW_SHARE: u64 = 10;
 
-/// The table of times to out of memory has one run for this many runs.
+/// The table of times to out of memory has one run per this many runs.
 const FULL_SHARE: u64 = 10;
 
 /// The folder of the trainings recorded for this benchmark.
@@ -63,9 +63,9 @@ struct Options {
     json: Option<PathBuf>,
     /// Lists each run that memctl got wrong.
     wrong: bool,
-    /// Shows one run, leaky or clean: memctl's verdicts over its course.
+    /// Shows one run, leaky or clean, with memctl's verdicts over its course.
     show: Option<(u64, bool)>,
-    /// Only the table of out-of-memory forecasts.
+    /// Makes only the table of out-of-memory forecasts.
     ahead: bool,
 }
 
@@ -112,7 +112,7 @@ fn options(words: &[String]) -> Result<Options, Box<dyn Error>> {
     Ok(options)
 }
 
-/// A part in one view.
+/// One part, seen in one view.
 struct Corpus {
     part: Part,
     view: View,
@@ -128,7 +128,7 @@ impl Corpus {
         }
     }
 
-    /// A run in which only a memory grows that fills slowly; long epochs have no such run.
+    /// A run whose only growth is a memory that fills slowly. A long epoch has no such run.
     fn make_slow(&self, number: u64) -> Option<runs::Run> {
         match self.view {
             View::Marked | View::Unmarked => Some(runs::make_slow(self.part, self.view, &self.trainings, number)),
@@ -196,7 +196,8 @@ fn one_view(corpus: &Corpus, options: &Options) -> serde_json::Value {
     json
 }
 
-/// Memories that fill at a steady rate for a long part of a run: which detectors call them leaks before they are full.
+/// The table of memories that fill at a steady rate for a long part of a run. It shows which detectors call them leaks
+/// before they are full.
 fn slow(corpus: &Corpus, runs: u64, names: &[&str]) -> (String, serde_json::Value) {
     let outcomes: Vec<Vec<score::Outcome>> =
         in_parallel(runs, |number, detectors| Some(score::judge(&corpus.make_slow(number)?, detectors)))
@@ -227,7 +228,7 @@ fn slow(corpus: &Corpus, runs: u64, names: &[&str]) -> (String, serde_json::Valu
     (text, json.collect())
 }
 
-/// Prints what was added to a run, and memctl's verdict whenever it changes.
+/// Prints the blocks that were added to a run, and memctl's verdict whenever it changes.
 fn show(run: &runs::Run) {
     println!("{}, {} ranks, also growing: {:?}", run.name, run.streams.len(), run.benign);
     if let Some(truth) = &run.truth {
@@ -302,7 +303,7 @@ fn wrong(run: &Scored) -> Option<String> {
     Some(format!("run {} of {} (also growing: {}): {said}", run.number, run.training, growing.join(", ")))
 }
 
-/// Makes and judges `runs` runs, with one thread per core. A run depends only on its number.
+/// Makes `runs` runs and passes them to the detectors, with one thread per core. A run depends only on its number.
 fn in_parallel<T: Send>(runs: u64, judge: impl Fn(u64, &mut [Box<dyn detect::Detector>]) -> T + Sync) -> Vec<T> {
     let next = AtomicU64::new(0);
     let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
@@ -319,7 +320,7 @@ fn in_parallel<T: Send>(runs: u64, judge: impl Fn(u64, &mut [Box<dyn detect::Det
             }
         };
         let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
-        // A worker that panicked is a bug of this program, so the program ends.
+        // If a worker panicked, this program has a bug, so it ends.
         workers.into_iter().flat_map(|worker| worker.join().expect("a worker panicked")).collect()
     });
     judged.sort_by_key(|&(number, _)| number);

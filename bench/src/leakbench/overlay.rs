@@ -1,4 +1,4 @@
-//! What the benchmark adds to one rank's stream: blocks, with the positions at which they are allocated and freed.
+//! The blocks that the benchmark adds to one rank's stream, with the positions at which they are allocated and freed.
 //!
 //! Guarantees: no block is freed before it is allocated.
 
@@ -18,7 +18,7 @@ pub enum Change {
         /// The stack that allocates it.
         stack: StackId,
     },
-    /// A CUDA graph is captured: it has its own private pool, which is never released.
+    /// A CUDA graph is captured. It has a private pool of its own, which is never released.
     Capture {
         /// Requested bytes.
         size: u64,
@@ -29,7 +29,7 @@ pub enum Change {
     Drop,
 }
 
-/// What the benchmark adds to one rank's stream.
+/// The blocks that the benchmark adds to one rank's stream.
 #[derive(Clone, Debug, Default)]
 pub struct Overlay {
     changes: Vec<(usize, Added, Change)>,
@@ -56,19 +56,20 @@ impl Overlay {
         Added(self.born.len() as u32 - 1)
     }
 
-    /// Frees a block after the moment at a position, but never before its allocation, because requests overlap.
+    /// Frees a block after the moment at a position. If this is before its allocation, frees it after the allocation,
+    /// because requests overlap.
     pub fn drop(&mut self, at: usize, block: Added) {
         let at = at.max(self.born.get(block.0 as usize).copied().unwrap_or(at));
         self.changes.push((at, block, Change::Drop));
     }
 
-    /// Whether nothing is added.
+    /// Whether there are no added blocks.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.changes.is_empty()
     }
 
-    /// The changes in the order of the stream; changes at one position stay in the order in which they were added.
+    /// The changes in the order of the stream. Changes at one position are in the order in which they were added.
     #[must_use]
     pub fn sorted(mut self) -> Vec<(usize, Added, Change)> {
         self.changes.sort_by_key(|&(at, ..)| at);

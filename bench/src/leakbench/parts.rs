@@ -1,7 +1,8 @@
-//! The parts of the corpus and the views of it; the trainings that a part is made of.
+//! The parts of the corpus, the views of a run, and the trainings of each part.
 //!
-//! Guarantees: tuning parts share neither trainings nor seeds with reporting parts. The first two parts are those of
-//! earlier tables and do not change. The other two have more causes, and runs whose processes do different things.
+//! Guarantees: a part for development has no training and no seed in common with a part for reported figures. The first
+//! two parts are those of earlier tables and do not change. The other two have more causes, and runs whose processes do
+//! different things.
 
 use std::error::Error;
 use std::sync::{Arc, OnceLock};
@@ -22,7 +23,7 @@ use super::site::Sites;
 pub enum Part {
     /// For the development of detectors.
     Tune,
-    /// For reported figures; evaluated last.
+    /// For reported figures. It is evaluated last.
     Report,
     /// For the development of detectors, with all causes.
     Tune2,
@@ -30,14 +31,14 @@ pub enum Part {
     Report2,
 }
 
-/// The view of a run.
+/// The view in which a run is seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum View {
-    /// With its marks of steps, epochs and phases.
+    /// A training with its marks of steps, epochs and phases.
     Marked,
-    /// Without marks, with the boundaries that an import finds.
+    /// A training without marks, with the boundaries that an import finds.
     Unmarked,
-    /// Servers: no steps, no epochs, windows as a live agent cuts them.
+    /// A server. It has no steps and no epochs, but windows as a live agent cuts them.
     Serving,
     /// One epoch of 20,000 steps.
     Long,
@@ -123,7 +124,7 @@ impl Part {
         self.seed() ^ (number << 1 | leaky as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)
     }
 
-    /// The causes through which trainings cycle.
+    /// The causes of the part's trainings. The run's number selects one.
     #[must_use]
     pub const fn causes(self) -> &'static [Cause] {
         match self {
@@ -148,12 +149,12 @@ impl Part {
     }
 }
 
-/// A training with the streams of its ranks; if only one rank was recorded, all ranks repeat it.
+/// A training with the streams of its ranks. If only one rank was recorded, all ranks have its stream.
 pub struct Training {
     /// Its name.
     pub name: &'static str,
     bases: Vec<Arc<Base>>,
-    /// The result of each stream without additions, with marks and without.
+    /// The site tables of each stream without additions, with marks and without.
     marked: Vec<Arc<Replayed>>,
     unmarked: Vec<OnceLock<Arc<Replayed>>>,
     settled: OnceLock<Option<Arc<Vec<SiteTable>>>>,
@@ -166,14 +167,14 @@ impl Training {
         &self.bases[rank % self.bases.len()]
     }
 
-    /// The first rank's steps after the training has settled; `None` if it does not settle.
+    /// The first rank's steps after the training's memory has settled; `None` if it does not settle.
     #[must_use]
     pub fn settled(&self) -> Option<Arc<Vec<SiteTable>>> {
         let settled = || settled_steps(&self.marked.first()?.tables).map(Arc::new);
         self.settled.get_or_init(settled).clone()
     }
 
-    /// The result of a rank's stream without additions.
+    /// The site tables of a rank's stream without additions.
     #[must_use]
     pub fn plain(&self, rank: usize, view: View) -> Arc<Replayed> {
         let index = rank % self.bases.len();
@@ -212,7 +213,7 @@ fn training(name: &'static str) -> Result<Training, Box<dyn Error>> {
         None => Ok(Training { name, bases, marked, unmarked, settled: OnceLock::new() }),
     }
 }
-/// The findings of a recorded training without additions, which are not false alarms. In three trainings, varying
+/// The findings that a recorded training has without additions. They are no false alarms. In three trainings, varying
 /// lengths leave reserved memory that no request fits into: 850 MiB and 1,010 MiB over the epochs of the curricula.
 #[must_use]
 pub fn own_findings(training: &str) -> &'static [FindingKind] {

@@ -1,9 +1,10 @@
-//! A stream through the block map, as the agent's batch stage passes it: the site tables at its boundaries.
+//! Passes a stream through the block map, as the agent's batch stage does. The result is the site tables at the
+//! stream's boundaries.
 //!
-//! Guarantees: with marks, the epoch, step and phase of an allocation, boundaries and peaks are those of a live agent
-//! (a test compares with the batch stage). Without marks, the boundaries of [`super::cuts`] replace them. Injected
-//! blocks have separate addresses by the caching allocator's rules, so that the map finds no contradiction. Corrections
-//! of the map are counted in [`Replayed::anomalies`].
+//! Guarantees: with marks, the boundaries, the peaks, and the epoch, step and phase of each allocation are those of a
+//! live agent. (A test compares them with the batch stage.) Without marks, the boundaries of [`super::cuts`] replace
+//! the marks. Added blocks have separate addresses, by the caching allocator's rules, so that the map finds no
+//! contradiction. Corrections of the map are counted in [`Replayed::anomalies`].
 
 use memctl_analysis::{Anomalies, Birth, BlockMap};
 use memctl_model::{Action, Boundary, DeviceIndex, Event, MarkKind, Peaks, Phases, SiteTable, StackId};
@@ -13,36 +14,36 @@ use super::cuts::{Cuts, Windows};
 use super::events::pass;
 use super::overlay::Overlay;
 
-/// One of Scalene's samples that was settled: an allocation that set a new high of the footprint.
+/// A sample of Scalene, after it was settled. It is an allocation at which the footprint reached a new maximum.
 #[derive(Clone, Copy, Debug)]
 pub struct Settled {
     /// The number of tables before it.
     pub tables_before: usize,
     /// The stack that allocated it.
     pub stack: StackId,
-    /// Whether it was freed before the next new high.
+    /// Whether the allocation was freed before the next new maximum.
     pub freed: bool,
 }
 
-/// The result of a rank's stream.
+/// The site tables of a rank's stream.
 #[derive(Clone, Debug, Default)]
 pub struct Replayed {
-    /// Site tables in order.
+    /// The site tables, in order.
     pub tables: Vec<SiteTable>,
-    /// The position of each of them: the moment after which it was taken.
+    /// The position of each table: the moment after which it was taken.
     pub at: Vec<usize>,
-    /// Scalene's samples in order.
+    /// The samples of Scalene, in order.
     pub settled: Vec<Settled>,
     /// The corrections of the block map.
     pub anomalies: Anomalies,
 }
 
-/// The change of the footprint between two of Scalene's samples. Scalene's default is ten times as much, which suits
-/// the memory of a whole process. Live device memory of small models seldom changes that much.
+/// The change of the footprint between two samples of Scalene. Scalene's default is ten times as much, which is meant
+/// for the memory of a whole process. The device memory of small models seldom changes that much.
 const SCALENE_BYTES: u64 = 1_048_573;
 
-/// Scalene's sampling: each time the footprint exceeds its previous maximum by a threshold, the previous sample is
-/// settled and the current allocation is followed.
+/// Scalene's way of sampling. Each time the footprint exceeds its previous maximum by a threshold, the previous sample
+/// is settled, and the current allocation becomes the next sample.
 #[derive(Debug, Default)]
 struct Sampler {
     next_at_bytes: u64,
@@ -76,7 +77,7 @@ struct Rank<'a> {
     epoch_peaks: Peaks,
     sampler: Sampler,
     cuts: &'a Cuts,
-    /// The number of found boundaries that have been passed.
+    /// The number of found boundaries that were passed so far.
     found: usize,
     windows: Windows,
     /// The current position.
@@ -132,7 +133,7 @@ impl Rank<'_> {
         self.sampler.event(event, footprint, self.out.tables.len(), &mut self.out.settled);
     }
 
-    /// Passes the found boundaries before an event, by its number.
+    /// Passes the found boundaries before an event, which is given by its number.
     fn found(&mut self, event: u64) {
         let Cuts::Found(found) = self.cuts else { return };
         while let Some((_, mark)) = found.get(self.found).filter(|(before, _)| *before <= event) {

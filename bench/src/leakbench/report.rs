@@ -1,6 +1,6 @@
-//! The results of a part: tables to read, and a JSON file for comparisons.
+//! The results of a part: tables for readers, and a JSON file for comparisons.
 //!
-//! Guarantees: options and seeds determine the runs behind every figure; no run is left out.
+//! Guarantees: options and seeds determine the runs behind every figure. No run is left out.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -19,24 +19,24 @@ use super::tally::{Share, bytes, middle, quantile, table};
 /// The result of a run.
 #[derive(Debug)]
 pub struct Scored {
-    /// Cause, rate, size and whether all ranks leak; `None` for a clean run.
+    /// The cause, the rate, the size, and whether all ranks leak; `None` for a clean run.
     pub leak: Option<(Cause, &'static str, &'static str, &'static str)>,
-    /// Other growth.
+    /// The growth that is no leak.
     pub benign: Vec<Kind>,
     /// The training.
     pub training: &'static str,
-    /// Per detector.
+    /// The result of each detector.
     pub outcomes: Vec<Outcome>,
     /// The run's number.
     pub number: u64,
 }
 
-/// Notifications in runs, all kinds together.
+/// Notifications in runs, for all kinds of findings together.
 fn notified(of: &[&Outcome]) -> u32 {
     of.iter().flat_map(|outcome| outcome.notified).sum()
 }
 
-/// The kinds of finding with notifications, and their number.
+/// The kinds of findings for which there were notifications, with their numbers.
 fn notified_by_kind(of: &[&Outcome]) -> Vec<(String, Value)> {
     let counts = FindingKind::ALL
         .into_iter()
@@ -45,11 +45,11 @@ fn notified_by_kind(of: &[&Outcome]) -> Vec<(String, Value)> {
     counts.filter(|&(_, count)| count > 0).map(|(kind, count)| (kind, Value::from(count))).collect()
 }
 
-/// See the module.
+/// The results; see the module's documentation.
 pub struct Report<'a> {
     /// The view of the runs.
     pub view: View,
-    /// Leaky and clean runs.
+    /// The leaky and the clean runs.
     pub runs: &'a [Scored],
     /// Names of the detectors.
     pub detectors: &'a [&'static str],
@@ -69,7 +69,8 @@ impl Report<'_> {
         self.runs.iter().filter(|run| run.leak.is_none() && which(run)).map(|run| &run.outcomes[detector]).collect()
     }
 
-    /// Whether a leak was found in time: within two minutes in a server, within thirty rises in a long epoch.
+    /// Whether a leak was found in time. In a server this is within two minutes, in a long epoch before it has leaked
+    /// thirty times.
     fn in_time(&self, outcome: &Outcome) -> bool {
         outcome.alarmed.is_some_and(|delay| match self.view {
             View::Serving => delay.seconds <= FOUND_WITHIN_SECONDS,
@@ -151,7 +152,7 @@ impl Report<'_> {
         table(&head, &rows)
     }
 
-    /// Recall of each detector by a property of the leaky runs.
+    /// Each detector's share of found leaks, by a property of the leaky runs.
     fn by(&self, key: impl Fn(&Scored) -> Option<String>) -> String {
         let mut groups: BTreeMap<String, usize> = BTreeMap::new();
         self.runs.iter().filter_map(&key).for_each(|group| *groups.entry(group).or_default() += 1);
@@ -224,7 +225,7 @@ impl Report<'_> {
         table(&head, &rows)
     }
 
-    /// The number of runs by verdict, and the share in which the sentence is true.
+    /// The number of runs with each verdict, and the share of runs whose sentence is true.
     fn sentences(&self) -> String {
         let share = |leaky: Option<bool>, kind: Option<VerdictKind>| {
             let of = self.runs.iter().filter(|run| leaky.is_none_or(|leaky| run.leak.is_some() == leaky));

@@ -1,8 +1,9 @@
-//! The runs. One number determines the training, the ranks, the leak and its ranks, and other growth.
+//! The runs of the benchmark. A run's number determines its training, its ranks, its leak with the ranks that leak, and
+//! its other growth.
 //!
-//! Guarantees: run N of a part never changes; trainings and seeds of the parts are disjoint. A draw that a training
-//! cannot have (no evaluation to leak from, too few epochs for five leaks) is repeated with the same cause, so that
-//! causes, rates and sizes keep their intended frequencies.
+//! Guarantees: run N of a part never changes. Two parts have no training and no seed in common. If a training cannot
+//! have the drawn leak (it has no evaluation, or too few epochs for five leaks), another training is drawn for the same
+//! cause. So causes, rates and sizes keep their intended frequencies.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -32,46 +33,46 @@ pub struct Truth {
     pub size: Size,
     /// The ranks that leak.
     pub ranks: Vec<usize>,
-    /// The frames that are right answers; empty if the stacks have no frame of the user's own.
+    /// The frames that are right answers; empty if the stacks have no frame of the user's own code.
     pub frames: BTreeSet<Frame>,
-    /// Position and bytes of each block that the first of these ranks leaks.
+    /// Position and bytes of each block that the first of the leaking ranks leaks.
     pub blocks: Vec<(usize, u64)>,
     /// The time of the first of these blocks.
     pub begun_ns: u64,
-    /// Positions of the ends of this rank's steps, ascending.
+    /// The positions at which the steps of this rank end, in ascending order.
     pub step_ends: Vec<usize>,
 }
 
-/// A run, ready to be judged.
+/// A run that can be passed to detectors.
 pub struct Run {
     /// The name of the training or server.
     pub name: &'static str,
-    /// The names of the other processes, if they do different things.
+    /// The names of the other processes, if the processes of the run do different things.
     pub others: Vec<&'static str>,
-    /// The rank's programs.
+    /// The base of each rank: its stream without a leak.
     pub bases: Vec<Arc<Base>>,
     /// The leak; `None` in a clean run.
     pub truth: Option<Truth>,
-    /// Growth that is not a leak.
+    /// Growth that is no leak.
     pub benign: Vec<Kind>,
-    /// The blocks added to each rank's stream, if it was recorded.
+    /// The blocks that are added to each rank's stream; empty in a long epoch and for servers.
     pub overlays: Vec<Overlay>,
-    /// The same without the leak.
+    /// The same blocks without those of the leak.
     pub harmless: Vec<Overlay>,
-    /// The result of each rank's stream.
+    /// The site tables of each rank.
     pub streams: Vec<Stream>,
-    /// Added stacks.
+    /// The stacks of added blocks.
     pub sites: Sites,
-    /// All bytes of each rank's device.
+    /// The memory of each rank's device, in bytes.
     pub device_total_bytes: Vec<u64>,
     /// Whether the ranks are processes that do different things.
     pub apart: bool,
-    /// Its view.
+    /// The view in which the run is seen, such as with marks or without.
     pub view: View,
 }
 
 impl Run {
-    /// A run before its streams are computed.
+    /// A run whose site tables are not computed yet.
     #[must_use]
     pub fn new(name: &'static str, view: View, bases: Vec<Arc<Base>>, sites: Sites, device_total_bytes: u64) -> Self {
         Self {
@@ -105,20 +106,20 @@ impl Run {
 struct Drawn {
     plan: causes::Plan,
     schedule: Schedule,
-    /// Whether each rank draws independently.
+    /// Whether each leaking rank draws its steps independently.
     apart: bool,
     ranks: Vec<usize>,
 }
 
-/// Harmless growth with the ranks that have it.
+/// Harmless growth, with the ranks that have it.
 type Growth = (benign::Plan, Vec<usize>);
 
-/// All bytes of a device.
+/// The memory of a device, in bytes.
 pub fn draw_device(draw: &mut Draw) -> u64 {
     *draw.of(&[24, 40, 80, 141]) << 30
 }
 
-/// A run in which only a memory grows that fills slowly and steadily, on all ranks.
+/// A run without a leak. Its only growth is a memory that fills slowly and steadily, on all ranks.
 #[must_use]
 pub fn make_slow(part: Part, view: View, trainings: &[Training], number: u64) -> Run {
     let mut draw = Draw::fork(part.seed() ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15), "slow");
@@ -133,13 +134,13 @@ pub fn make_slow(part: Part, view: View, trainings: &[Training], number: u64) ->
     run
 }
 
-/// Makes run number `number` of a part, leaky or clean.
+/// Makes run number `number` of a part. It is leaky or clean.
 #[must_use]
 pub fn make(part: Part, view: View, trainings: &[Training], leaky: bool, number: u64) -> Run {
     let seed = part.seed_of(leaky, number);
     let mut draw = Draw::fork(seed, "run");
     let mut apart = Draw::fork(seed, "processes");
-    // Runs cycle through causes, rates and sizes; everything else is drawn.
+    // Causes, rates and sizes follow from the run's number. Everything else is drawn at random.
     let causes = part.causes();
     let cause = causes[number as usize % causes.len()];
     let turn = number as usize / causes.len();
@@ -173,7 +174,7 @@ pub fn make(part: Part, view: View, trainings: &[Training], leaky: bool, number:
         (run.apart, run.others) = (several, others);
         run.benign = benign.iter().map(|(plan, _)| plan.kind).collect();
         let drawn = drawn.map(|drawn| if several { Drawn { ranks: vec![0], ..drawn } } else { drawn });
-        // Other processes have their own programs; other growth belongs to the first process.
+        // The other processes run other programs. Only the first process has growth that is no leak.
         let benign: Vec<Growth> =
             if several { benign.into_iter().map(|(plan, _)| (plan, vec![0])).collect() } else { benign };
         if run.pass((!several).then_some(training), drawn.as_ref(), &benign) {
@@ -201,7 +202,8 @@ fn draw_leak(
     Some(Drawn { plan, schedule, apart: draw.chance(0.3), ranks })
 }
 
-/// The number of other growths: in clean runs 0 (15 %), 1 (45 %), 2 (25 %) or 3; in leaky ones 0 (50 %), 1 (35 %) or 2.
+/// The number of growths that are no leaks. In clean runs: 0 (15 %), 1 (45 %), 2 (25 %) or 3. In leaky runs: 0 (50 %),
+/// 1 (35 %) or 2.
 pub fn draw_count(leaky: bool, draw: &mut Draw) -> usize {
     let shares: &[f64] = if leaky { &[0.5, 0.85, 1.0] } else { &[0.15, 0.6, 0.85, 1.0] };
     let lot = draw.unit();
@@ -220,8 +222,8 @@ fn draw_benign(base: &Base, leaky: bool, ranks: usize, sites: &mut Sites, draw: 
 }
 
 impl Run {
-    /// Passes all ranks through the block map; false if the leak occurs too seldom to count. `plain` is the training
-    /// that all ranks share, whose result without additions is already known.
+    /// Makes the added blocks of all ranks, and computes their site tables. Returns false if the leak occurs too seldom
+    /// to count. `plain` is the training if all ranks have it. Its tables without additions are already known.
     fn pass(&mut self, plain: Option<&Training>, drawn: Option<&Drawn>, benign: &[Growth]) -> bool {
         for rank in 0..self.bases.len() {
             let base = self.bases[rank].clone();

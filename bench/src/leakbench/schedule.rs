@@ -1,12 +1,13 @@
-//! When a leak leaks: the steps at which it happens.
+//! The schedule of a leak: the steps in which it leaks.
 //!
-//! Guarantees: a schedule has at least [`OCCURRENCES_MIN`] occurrences, or there is none. The README gives the
+//! Guarantees: a schedule has at least [`OCCURRENCES_MIN`] steps, or there is none. The README describes the
 //! distribution.
 
 use super::base::Base;
 use super::draw::Draw;
 
-/// Minimum occurrences of a leak in its run: rarer ones cannot be detected, and such draws are refused.
+/// Minimum number of steps in which a leak leaks in its run. A leak with fewer steps cannot be detected, so the draw is
+/// refused.
 pub const OCCURRENCES_MIN: usize = 5;
 
 /// The rate of a leak.
@@ -37,7 +38,7 @@ impl Rate {
         }
     }
 
-    /// The number of steps between two leaks, if it is fixed.
+    /// The number of steps from one leak to the next, if it is fixed.
     const fn interval(self) -> u64 {
         match self {
             Self::Step | Self::Epoch => 1,
@@ -47,31 +48,33 @@ impl Rate {
     }
 }
 
-/// The distribution of a leak's times. It is the same for all ranks of a run unless each has its own seed.
+/// The distribution of the steps in which a leak leaks. It is the same for all ranks of a run, unless each rank has a
+/// seed of its own.
 #[derive(Clone, Copy, Debug)]
 pub struct Schedule {
-    /// How often.
+    /// The rate.
     pub rate: Rate,
-    /// Share of the run before the first time.
+    /// The share of the run before the leak first leaks.
     pub from: f64,
-    /// At random with the rate's probability, rather than at nearly even distances.
+    /// Whether the steps are drawn at random with the rate's probability. Otherwise their distances are nearly equal.
     pub at_random: bool,
 }
 
 impl Schedule {
-    /// Draws the schedule of a leak: half of the leaks begin at the first step, half anywhere in the first 30 %.
+    /// Draws the schedule of a leak. Half of the leaks begin at the first step. The others begin at any time in the
+    /// first 30 % of the run.
     pub fn draw(rate: Rate, draw: &mut Draw) -> Self {
         let from = if draw.chance(0.5) { 0.0 } else { draw.real(0.0, 0.3) };
         Self { rate, from, at_random: draw.chance(0.5) }
     }
 
-    /// The steps, ascending; `None` when they are too few.
+    /// The steps in ascending order; `None` if there are too few.
     pub fn steps(self, base: &Base, draw: &mut Draw) -> Option<Vec<usize>> {
         let count = base.steps.len();
         let first = (self.from * count as f64) as usize;
         let steps = match self.rate {
             Rate::Epoch => return self.epochs(base, draw),
-            // If not every step leaks, nine in ten do.
+            // If the leak does not leak in every step, it leaks in nine of ten.
             Rate::Step => (first..count).filter(|_| !self.at_random || draw.chance(0.9)).collect(),
             Rate::Fifth | Rate::Twentieth if self.at_random => {
                 let probability = 1.0 / self.rate.interval() as f64;
@@ -88,7 +91,7 @@ impl Schedule {
         enough(steps)
     }
 
-    /// One step of each epoch: at the same place in each, or at any.
+    /// One step of each epoch: always at the same place in the epoch, or at any place.
     fn epochs(self, base: &Base, draw: &mut Draw) -> Option<Vec<usize>> {
         let first = (self.from * base.epochs.len() as f64) as usize;
         let fixed = draw.unit();
@@ -101,7 +104,7 @@ impl Schedule {
         enough(steps)
     }
 
-    /// The evaluations that leak, instead of steps.
+    /// The evaluations in which the leak leaks, instead of steps.
     #[must_use]
     pub fn evaluations(self, base: &Base) -> Option<Vec<usize>> {
         let first = (self.from * base.evals.len() as f64) as usize;

@@ -1,8 +1,10 @@
-//! Compares the detectors' verdicts on a run with the added leak.
+//! Compares the verdicts of the detectors with the leak that was added to a run.
 //!
-//! Guarantees: every detector is queried after every sample point, all ranks in step (in a long epoch after every
-//! leaked block and every hundredth step; without marks once the run has ended, as for an import). "Found" means a
-//! verdict after the leak began that has a right line among its first three, if the detector names lines at all.
+//! Guarantees: the tables of all ranks are passed in the order of the boundaries. Every detector is queried after every
+//! boundary, with two exceptions. In a long epoch it is queried only after steps that leak, and once in 200 steps. In a
+//! run without marks it is queried only once, at the end, as for an import.
+//! A verdict finds the leak if it comes after the leak began. If the detector names lines, a right line must also be
+//! among the first three lines of its verdicts.
 
 use memctl_model::{FindingKind, Frame, SiteTable};
 
@@ -14,50 +16,51 @@ use super::sentence::{Said, said};
 /// The progress of a leak since its first block, on the first rank that leaks.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Delay {
-    /// Ends of steps, including the step in which it was found.
+    /// Number of steps that have ended since then, including the step in which the leak was found.
     pub steps: u64,
-    /// Bytes leaked by then.
+    /// Bytes that have leaked.
     pub bytes: u64,
-    /// Times that it leaked: positions with leaked blocks.
+    /// How often it has leaked: the number of positions with leaked blocks.
     pub times: u64,
-    /// Seconds of recorded time.
+    /// Recorded time in seconds.
     pub seconds: f64,
 }
 
 /// The result of one detector for one run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Outcome {
-    /// It raised an alarm at some time; in a leaky run after the leak had begun.
+    /// The detector raised an alarm at some time. In a leaky run only alarms after the begin of the leak count.
     pub ever_alarmed: bool,
-    /// It raised an alarm before the leak began, which is a false alarm.
+    /// It raised an alarm before the leak began. This is a false alarm.
     pub alarmed_before: bool,
-    /// It suspected something at some time.
+    /// It suspected a leak at some time.
     pub ever_suspected: bool,
-    /// Its alarm is active at the run's end.
+    /// It has an alarm at the end of the run.
     pub alarmed_at_end: bool,
-    /// The first line of its gravest verdict at the end is a right one; `None` if it names no line or there is no right
-    /// line.
+    /// Whether the first line of its alarms at the end is a right one; `None` if the detector names no lines or there
+    /// is no right line.
     pub top1: Option<bool>,
-    /// The same for the first three lines.
+    /// Whether a right line is among the first three lines of its alarms at the end.
     pub top3: Option<bool>,
-    /// Whether the ranks of its alarms at the end are those that leak.
+    /// Whether one alarm at the end names exactly the ranks that leak. This is the first alarm that names a right line,
+    /// or the first alarm of a detector that names no lines. `None` if there is no such alarm.
     pub ranks_right: Option<bool>,
-    /// Whether the alarm at the end that names a right line names the cause's kind; `None` if there is no such alarm,
-    /// or no kind.
+    /// Whether this alarm names the kind of the cause; `None` if there is no such alarm or it names no kind.
     pub kind_right: Option<bool>,
-    /// The same for the cause's pattern, if it names one.
+    /// Whether this alarm names the pattern of the cause; `None` if there is no such alarm or it names no pattern.
     pub pattern_right: Option<bool>,
-    /// The progress at which it first found the leak, as a suspicion or an alarm.
+    /// The progress of the leak when a suspicion or an alarm first found it.
     pub suspected: Option<Delay>,
-    /// The progress at which an alarm first named the leak.
+    /// The progress of the leak when an alarm first found it.
     pub alarmed: Option<Delay>,
-    /// Notifications that the built-in rules would have sent, except for findings that the training itself has.
+    /// Notifications that the built-in rules would have sent. Findings that the training has without additions are not
+    /// counted.
     pub notified: Notified,
-    /// The first sentence at the end, only for memctl.
+    /// The first sentence at the end; only for memctl.
     pub said: Option<Said>,
 }
 
-/// Runs all detectors on a run.
+/// Passes a run to all detectors, and returns the result of each.
 pub fn judge(run: &Run, detectors: &mut [Box<dyn Detector>]) -> Vec<Outcome> {
     let mut outcomes = vec![Outcome::default(); detectors.len()];
     let last = rounds(run).saturating_sub(1);
@@ -79,7 +82,7 @@ pub fn judge(run: &Run, detectors: &mut [Box<dyn Detector>]) -> Vec<Outcome> {
     outcomes
 }
 
-/// Runs only memctl on a run. Passes its verdicts to `sink` after every boundary, with the first rank's table.
+/// Passes a run to memctl only. After each query, passes the verdicts to `sink`, with the first rank's table.
 pub fn watch(run: &Run, mut sink: impl FnMut(&SiteTable, Option<Delay>, &[Verdict])) {
     let mut detectors = super::detect::all();
     detectors.truncate(1);
@@ -90,21 +93,21 @@ pub fn watch(run: &Run, mut sink: impl FnMut(&SiteTable, Option<Delay>, &[Verdic
     });
 }
 
-/// The number of boundaries of the rank with most.
+/// The number of boundaries of the rank that has most of them.
 fn rounds(run: &Run) -> usize {
     run.streams.iter().map(super::stream::Stream::len).max().unwrap_or(0)
 }
 
-/// The state of a run when detectors are queried.
+/// The state of a run when the detectors are queried.
 #[derive(Clone, Copy, Debug)]
 pub struct Now {
-    /// The boundary, from 0.
+    /// The number of the boundary, from 0.
     pub round: usize,
     /// The progress of the leak; `None` before the first leaked block.
     pub delay: Option<Delay>,
 }
 
-/// Runs all detectors on a run and passes the verdicts of each to `sink` after every boundary.
+/// Passes a run to all detectors. After each query, passes the verdicts of each detector to `sink`.
 pub fn pass(run: &Run, detectors: &mut [Box<dyn Detector>], mut sink: impl FnMut(Now, usize, &[Verdict])) {
     let stacks: Vec<Vec<&[Frame]>> =
         run.bases.iter().map(|base| base.stacks.iter().chain(&run.sites.stacks).map(Vec::as_slice).collect()).collect();
@@ -130,7 +133,7 @@ pub fn pass(run: &Run, detectors: &mut [Box<dyn Detector>], mut sink: impl FnMut
                 time_ns = time_ns.max(table.time_ns);
             }
         }
-        // A recording without marks is judged only after its import.
+        // An import is judged only at its end, so a run without marks is, too.
         let asks = run.view != View::Unmarked && run.streams.iter().any(|stream| stream.asks_after(round));
         if round + 1 < rounds && !asks {
             continue;
@@ -145,7 +148,7 @@ pub fn pass(run: &Run, detectors: &mut [Box<dyn Detector>], mut sink: impl FnMut
     }
 }
 
-/// Follows the progress of a leak.
+/// Computes the progress of a leak.
 struct Clock<'a> {
     run: &'a Run,
     truth: &'a Truth,
@@ -158,7 +161,7 @@ impl<'a> Clock<'a> {
         Self { run, truth, blocks: 0, delay: Delay::default() }
     }
 
-    /// `None` before the first leaked block.
+    /// The progress at a boundary; `None` before the first leaked block.
     fn boundary(&mut self, round: usize, time_ns: u64) -> Option<Delay> {
         let rank = *self.truth.ranks.first()?;
         let stream = &self.run.streams[rank];
@@ -181,7 +184,7 @@ impl<'a> Clock<'a> {
     }
 }
 
-/// The distinct lines that verdicts name, in their order.
+/// The different lines that verdicts name, in the order of the verdicts.
 fn lines(verdicts: &[Verdict], level: Level) -> Vec<&Frame> {
     let mut lines: Vec<&Frame> = Vec::new();
     for frame in verdicts.iter().filter(|verdict| verdict.level >= level).flat_map(|verdict| &verdict.sites) {

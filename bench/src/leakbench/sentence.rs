@@ -1,9 +1,10 @@
-//! Checks whether a run's first sentence is true of its streams.
+//! Checks whether a run's first sentence is true of its site tables.
 //!
-//! A sentence about growth is true if the memory of its place has grown by the stated amount, to within 2 %, by the
-//! tables or by the added blocks. The memory of the first boundaries of the growth may be left out, because a job
-//! allocates it once. A sentence without growth is true if the last third of the run has no significant growth.
-//! Guarantees: uses the tables and the added blocks, never the judge's results.
+//! A sentence about growth is true if the memory of its place has grown by the stated amount, to within 2 %. The growth
+//! is measured in the tables, or as the sum of the added blocks. A job allocates some memory only once, at the begin of
+//! the growth. So the measured growth may include the memory of the first boundaries or leave it out. A sentence
+//! without growth is true if there is no significant growth in the last third of the run.
+//! Guarantees: the check uses the tables and the added blocks, and never the judge's results.
 
 use std::borrow::Cow;
 
@@ -11,7 +12,7 @@ use memctl_model::{Boundary, Frame, SiteTable, Verdict, VerdictKind};
 
 use super::runs::Run;
 
-/// The verdict on a run, and whether it is true.
+/// The verdict on a run, and whether its sentence is true.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Said {
     /// The kind of memctl's verdict.
@@ -20,11 +21,11 @@ pub struct Said {
     pub is_true: bool,
 }
 
-/// The tolerance for the bytes of a sentence.
+/// The relative tolerance for the bytes of a sentence.
 const OFF_BY: f64 = 0.02;
-/// Share of the peak below which growth does not matter.
+/// Growth does not matter if it is below this share of the peak.
 const MATTERS: f64 = 0.01;
-/// The least number of boundaries of a kind that form a series.
+/// The minimum number of boundaries of one kind for a series.
 const BOUNDARIES_MIN: usize = 12;
 
 /// Compares a sentence with its run.
@@ -50,15 +51,15 @@ fn ranks(run: &Run, verdict: &Verdict) -> impl Iterator<Item = usize> {
     verdict.ranks.iter().map(|&rank| rank as usize).filter(move |&rank| rank < ranks)
 }
 
-/// The number of boundaries after which one-time memory has been allocated.
+/// The number of boundaries during which a job allocates its one-time memory.
 const MAKING: usize = 3;
 
-/// The number of boundaries at the end of a run among which the sentence's last one is. After it, a training tears
-/// down.
+/// The last boundary of a sentence's growth is among this many boundaries at the end of a run. After it, a training
+/// frees its memory.
 const LAST: usize = 3;
 
-/// Whether memory has grown by the stated amount on one of the named ranks: at the named line, in its function, or in
-/// total.
+/// Whether memory has grown by the stated amount on one of the named ranks. The memory is that of the named line, of
+/// its function, or all memory.
 fn has_grown(run: &Run, verdict: &Verdict) -> bool {
     let Some(said) = verdict.grown_bytes else { return false };
     let site = verdict.site.as_ref();
@@ -74,7 +75,7 @@ fn rises_between(run: &Run, rank: usize, verdict: &Verdict, said: u64) -> bool {
     (stream.len().saturating_sub(LAST)..stream.len()).any(|last| {
         let Some(last) = stream.table(last) else { return false };
         let begun_ns = last.time_ns.saturating_sub(took_ns);
-        // The sentence rounds seconds.
+        // The seconds of the sentence are rounded.
         let is_before = |at: usize| stream.table(at).is_some_and(|table| table.time_ns + 1_000 < begun_ns);
         let begun = first_that_is_not(stream.len(), is_before);
         let Some(first) = stream.table(begun) else { return false };
@@ -90,7 +91,7 @@ fn rises_between(run: &Run, rank: usize, verdict: &Verdict, said: u64) -> bool {
     })
 }
 
-/// The first number for which `is_before` is false, by binary search.
+/// The first number for which `is_before` is false, found by binary search.
 fn first_that_is_not(count: usize, is_before: impl Fn(usize) -> bool) -> usize {
     let (mut low, mut high) = (0, count);
     while low < high {
@@ -100,7 +101,8 @@ fn first_that_is_not(count: usize, is_before: impl Fn(usize) -> bool) -> usize {
     low
 }
 
-/// Whether the memory of the place grows by this amount within one epoch, for sentences without a time.
+/// Whether the memory of the place grows by at least this amount within one epoch. This is used for sentences without a
+/// time.
 fn rises_within_an_epoch(run: &Run, rank: usize, site: Option<&Frame>, said: u64) -> bool {
     let all = tables(run, rank);
     let enough = (said as f64 * (1.0 - OFF_BY)) as u64;
@@ -111,7 +113,7 @@ fn rises_within_an_epoch(run: &Run, rank: usize, site: Option<&Frame>, said: u64
     })
 }
 
-/// Whether the added leak has the amount of a sentence about its line.
+/// Whether the leak that was added to this rank has the stated amount and is at the named place.
 fn is_put_in(run: &Run, rank: usize, site: Option<&Frame>, said: u64) -> bool {
     let Some(truth) = run.truth.as_ref().filter(|truth| truth.ranks.first() == Some(&rank)) else { return false };
     let stream = &run.streams[rank];
@@ -125,7 +127,7 @@ fn is_of(frame: &Frame, site: &Frame) -> bool {
     (&frame.function, &frame.file) == (&site.function, &site.file)
 }
 
-/// The scope of a comparison.
+/// The memory that is compared: that of a line, that of a function, or all memory.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
     Line,
@@ -133,7 +135,7 @@ enum Place {
     All,
 }
 
-/// The bytes in a table of blocks that were allocated through a line or its function; of all blocks if there is no
+/// The bytes of the blocks in a table whose stacks contain a line or its function. All allocated bytes if there is no
 /// line.
 fn held_at(run: &Run, rank: usize, table: &SiteTable, site: Option<&Frame>, place: Place) -> u64 {
     let Some(site) = site.filter(|_| place != Place::All) else { return table.counters.allocated_bytes };
@@ -150,7 +152,7 @@ fn held_at(run: &Run, rank: usize, table: &SiteTable, site: Option<&Frame>, plac
     live.sum::<u64>().max(pools.sum())
 }
 
-/// Whether the place ever held the amount that the sentence states as growth.
+/// Whether the place ever held the amount that the sentence states.
 fn was_held(run: &Run, verdict: &Verdict) -> bool {
     let Some(said) = verdict.grown_bytes else { return false };
     let enough = (said as f64 * (1.0 - OFF_BY)) as u64;
@@ -160,9 +162,9 @@ fn was_held(run: &Run, verdict: &Verdict) -> bool {
     })
 }
 
-/// Whether some rank's live memory went up and down between two levels over the last third, and no rank's memory ended
-/// higher than before. The check compares the lowest level of the last sixth with the highest of the lowest levels of
-/// all earlier sixths.
+/// Whether a sentence about two levels is true. Over the last third, the lowest and the highest live memory of some
+/// rank must be the stated levels. And no rank's memory may end higher than before: the lowest level of the last sixth
+/// is compared with the highest of the lowest levels of all earlier sixths.
 fn swings(run: &Run, (lowest, highest): (u64, u64)) -> bool {
     let levels: Vec<Levels> = (0..run.streams.len()).filter_map(|rank| Levels::of(run, rank, OF_A_SWING)).collect();
     let is_between = |levels: &Levels| {
@@ -180,8 +182,8 @@ fn swings(run: &Run, (lowest, highest): (u64, u64)) -> bool {
     levels.iter().any(is_between) && !levels.iter().any(ends_higher)
 }
 
-/// Whether no rank's live memory grew significantly over the last third. The check compares the lowest levels of its
-/// two halves, because memory that comes and goes is not growth.
+/// Whether no rank's live memory grew significantly over the last third. The lowest levels of the two halves of this
+/// third are compared, because memory that comes and goes is not growth.
 fn is_flat(run: &Run) -> bool {
     (0..run.streams.len()).filter_map(|rank| Levels::of(run, rank, OF_A_COURSE)).all(|Levels { bytes, peak }| {
         let sixth = bytes.len() / 6;
@@ -191,19 +193,19 @@ fn is_flat(run: &Run) -> bool {
     })
 }
 
-/// The kinds of boundaries for a series of levels, and for a sentence about two levels; the first kind with enough
-/// boundaries is used.
+/// The kinds of boundaries at which levels are compared: for sentences about a course, and for sentences about two
+/// levels. The first kind with enough boundaries is used.
 const OF_A_COURSE: [Boundary; 3] = [Boundary::EpochEnd, Boundary::StepEnd, Boundary::WindowEnd];
 const OF_A_SWING: [Boundary; 3] = [Boundary::StepEnd, Boundary::EpochEnd, Boundary::WindowEnd];
 
-/// Live memory of a rank at boundaries of one kind.
+/// The live memory of a rank at boundaries of one kind.
 struct Levels {
     bytes: Vec<u64>,
     peak: u64,
 }
 
 impl Levels {
-    /// `None` if every kind has too few boundaries.
+    /// The levels; `None` if no kind has enough boundaries.
     fn of(run: &Run, rank: usize, kinds: [Boundary; 3]) -> Option<Self> {
         let stream = &run.streams[rank];
         let mut levels: [Vec<u64>; 3] = Default::default();
@@ -219,7 +221,8 @@ impl Levels {
     }
 }
 
-/// The tables of a rank; in a long epoch only those at which detectors are queried, and the first and the last one.
+/// The tables of a rank. For a long epoch, only the first and the last table and those after which detectors are
+/// queried.
 fn tables(run: &Run, rank: usize) -> Vec<SiteTable> {
     let stream = &run.streams[rank];
     let asked = (0..stream.len()).filter(|&at| at == 0 || at + 1 == stream.len() || stream.asks_after(at));

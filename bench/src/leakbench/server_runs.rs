@@ -1,5 +1,5 @@
-//! Runs of servers: one server, or two replicas that get different requests. Leaks and other growth are drawn as in
-//! trainings, but in seconds. A leak occurs at least ten times in its first two minutes.
+//! Runs of servers: one server, or two replicas that get different requests. Leaks and other growth are drawn as for
+//! trainings, but their times are in seconds. A leak leaks at least ten times in its first two minutes.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -18,17 +18,17 @@ use super::serving::server;
 use super::site::Sites;
 use super::stream::Stream;
 
-/// Rates of servers' leaks; a step is a request.
+/// The rates of leaks in servers. A step is a request.
 const RATES: [Rate; 3] = [Rate::Step, Rate::Fifth, Rate::Twentieth];
-/// How long a leak may take to be found.
+/// The time limit for finding a leak.
 pub const FOUND_WITHIN_SECONDS: f64 = 120.0;
-/// Minimum occurrences by then: rarer leaks cannot be detected.
+/// A leak must leak at least this often within the time limit. Otherwise it cannot be detected.
 const TIMES_BY_THEN: usize = 10;
 
-/// Harmless growth with the replicas that have it.
+/// Harmless growth, with the replicas that have it.
 type Growth = (benign::Plan, Vec<usize>);
 
-/// Makes run number `number`, leaky or clean.
+/// Makes run number `number`. It is leaky or clean.
 #[must_use]
 pub fn make(part: Part, leaky: bool, number: u64) -> Run {
     let mut draw = Draw::fork(part.seed_of(leaky, number), "serving");
@@ -54,7 +54,7 @@ pub fn make(part: Part, leaky: bool, number: u64) -> Run {
     }
 }
 
-/// A server in which only a prefix cache grows, which fills for one to three minutes.
+/// A server whose only growth is a prefix cache that takes one to three minutes to fill.
 #[must_use]
 pub fn make_slow(part: Part, number: u64) -> Run {
     let mut draw = Draw::fork(part.seed() ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15), "slow server");

@@ -1,9 +1,10 @@
-//! Servers: processes that answer requests of any length, with no optimizer, no steps and no epochs; generated, not
-//! recorded.
+//! Servers: processes that answer requests of any length. They have no optimizer, no steps and no epochs. They are
+//! generated, not recorded.
 //!
-//! Guarantees: its draws determine a server, event by event: weights, the memory of a request (key-value caches that
-//! grow with every token, caches of fixed length, padded batches, states of running sequences, latents), changing load,
-//! and pauses. A server is busy for five to eight minutes. Blocks are placed by the caching allocator's rules.
+//! Guarantees: the draws of a server determine its events: the weights, the memory of each request, the changing load,
+//! and the pauses. The memory of a request can be key-value caches that grow with every token, caches of fixed length,
+//! padded batches, states of running sequences, or latents. A server runs for five to eight minutes. Blocks are placed
+//! by the caching allocator's rules.
 
 use std::sync::Arc;
 
@@ -14,20 +15,20 @@ use super::base::{Base, Span};
 use super::draw::Draw;
 use super::overlay::{Added, Change};
 
-/// What a server does with a request.
+/// What a server does for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Style {
-    /// Generates token by token; every layer's cache is replaced by one that is a token longer.
+    /// Generates token by token. With every token, each layer's cache is replaced by one that is a token longer.
     GrowingCache,
-    /// Pads the waiting requests to a batch and embeds it.
+    /// Pads the waiting requests to a batch, and embeds the batch.
     PaddedBatch,
     /// Denoises a latent.
     Diffusion,
-    /// Generates into caches of the longest length.
+    /// Generates into caches of the maximum length.
     FixedCache,
     /// Runs many sequences concurrently in a pool of pages that is allocated at the start.
     Paged,
-    /// Rounds of many samples of one prompt, as a rollout worker makes them.
+    /// Generates many samples of one prompt, in rounds, as a rollout worker does.
     Rollout,
 }
 
@@ -45,7 +46,7 @@ impl Style {
         }
     }
 
-    /// Files and functions of a request, outermost first; the last ones belong to libraries.
+    /// The files and functions of a request. The outermost comes first, and the last ones belong to libraries.
     const fn frames(self) -> &'static [(&'static str, &'static str, u32)] {
         const NN: &str = "/usr/lib/python3.11/site-packages/torch/nn/modules/module.py";
         match self {
@@ -94,7 +95,7 @@ impl Style {
     }
 }
 
-/// The subjects of allocations within a request.
+/// The purposes of allocations within a request.
 #[derive(Clone, Copy)]
 enum Subject {
     Weights,
@@ -165,7 +166,7 @@ fn stacks(style: Style) -> Arc<Vec<Vec<Frame>>> {
         |&(file, function, line): &(&str, &str, u32)| Frame { function: function.into(), file: file.into(), line };
     let stack = |(who, function, line): &(Subject, &str, u32)| {
         let frames = style.frames();
-        // Weights and inputs are allocated by the program itself, the rest below the model.
+        // The program itself allocates weights and inputs. The model allocates the rest.
         let depth = match who {
             Subject::Weights => 1,
             Subject::Input | Subject::Output => 2,
@@ -247,7 +248,7 @@ pub fn server(style: Style, seed: u64) -> Base {
     base
 }
 
-/// The run in twenty pieces, which replace epochs where there are none.
+/// The run in twenty parts. They are used in place of epochs.
 #[must_use]
 pub fn twentieths(steps: &[Span]) -> Vec<Span> {
     let pieces = steps.chunks((steps.len() / 20).max(1));
@@ -262,7 +263,7 @@ fn wait(server: &mut Server<'_>, load: &Load) {
     server.pass(gap.min(15.0) + pause);
 }
 
-/// Generates one request, or one batch of requests; returns the blocks that it still holds when its response is ready.
+/// Generates one request or one batch of requests. Returns the blocks that it still holds when its response is ready.
 fn request(server: &mut Server<'_>, style: Style, unit: u64) -> Vec<Added> {
     let length = server.draw.log_int(8, 1024);
     let mut held = vec![server.keep(Subject::Input, length * 8)];
@@ -330,7 +331,7 @@ fn request(server: &mut Server<'_>, style: Style, unit: u64) -> Vec<Added> {
     held
 }
 
-/// Generates a burst of concurrent sequences that end one after the other; each holds its own small state.
+/// Generates a number of concurrent sequences that end one after the other. Each holds a small state of its own.
 fn paged(server: &mut Server<'_>, unit: u64, steps: &mut Vec<Span>, releases: &mut Vec<usize>) {
     let count = server.draw.int(1, 6) as usize;
     let mut running: Vec<(usize, Vec<Added>, u64)> = Vec::new();

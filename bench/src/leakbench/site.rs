@@ -1,7 +1,8 @@
-//! Sites of added blocks: stacks as user code of this training would have, and positions within a step.
+//! Sites of added blocks: stacks as they would be in user code of this training, and positions within a step.
 //!
-//! Guarantees: names carry no information (leaks and harmless growth draw from the same ones); two sites of a run never
-//! share a line; from the loop outwards a stack is the training's own, so that added code appears to be called by it.
+//! Guarantees: names carry no information, because leaks and harmless growth draw from the same names. Two sites of a
+//! run never share a line. The outer frames of a stack, from the training loop outwards, are the training's own. So the
+//! training appears to call the added code.
 
 use std::sync::Arc;
 
@@ -20,10 +21,10 @@ const LIBRARY: [(&str, &str, u32); 5] = [
     ("/usr/lib/python3.11/site-packages/torch/utils/_contextlib.py", "decorate_context", 120),
     ("/usr/lib/python3.11/site-packages/numpy/core/fromnumeric.py", "concatenate", 86),
 ];
-/// Added lines start after those of the training, so they never collide with a recorded line.
+/// The numbers of added lines are above those of the training's lines, so the two never collide.
 const FIRST_ADDED_LINE: u32 = 400;
 
-/// Where in a step something happens.
+/// The place in a step at which something happens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// Among the activations.
@@ -32,7 +33,7 @@ pub enum Place {
     Middle,
     /// Before the step ends.
     End,
-    /// Between this step's end and the next one's begin, or at the next one's begin.
+    /// Between the end of this step and the begin of the next one, or at that begin.
     After,
 }
 
@@ -41,7 +42,7 @@ impl Place {
     pub const ALL: [Self; 4] = [Self::Forward, Self::Middle, Self::End, Self::After];
 }
 
-/// The stacks that a run adds to those of its base; the same for all ranks, though their ids differ.
+/// The stacks that a run adds to those of its base. They are the same for all ranks, but their ids differ.
 #[derive(Clone, Debug, Default)]
 pub struct Sites {
     /// Added stacks, innermost frame first.
@@ -53,7 +54,7 @@ pub struct Sites {
 pub struct Site(pub usize);
 
 impl Site {
-    /// Its id in a rank with this base; ids follow those of the base's own stacks.
+    /// The stack's id in a rank with this base. The ids follow those of the base's own stacks.
     #[must_use]
     pub fn id(self, base: &Base) -> StackId {
         StackId((base.stacks.len() + self.0 + 1) as u32)
@@ -64,13 +65,14 @@ fn frame(file: &str, function: &str, line: u32) -> Frame {
     Frame { function: Arc::from(function), file: Arc::from(file), line }
 }
 
-/// The frames of the training loop around a span, innermost first: the outermost frames of the user's own code.
+/// The frames of the training loop around a span: the outermost frames of the user's own code. The innermost of them
+/// comes first.
 fn caller(base: &Base, span: Span) -> Vec<Frame> {
     let stacks = base.born_in(span).iter().map(|life| base.frames(life.stack));
     let own = |stack: &[Frame]| stack.iter().rev().take_while(|frame| frame.is_user_code()).count();
     let deepest = stacks.max_by_key(|stack| own(stack).min(4)).unwrap_or_default();
-    // The added code is called by the code that calls the model, because the innermost of the outer frames may be the
-    // model's own code.
+    // The code that calls the model also calls the added code. The innermost of the outer frames may belong to the
+    // model itself.
     let outer = own(deepest).min(2).max(usize::from(!deepest.is_empty()).min(own(deepest)));
     deepest[deepest.len() - outer..].to_vec()
 }
@@ -100,7 +102,7 @@ impl Sites {
         Site(self.stacks.len() - 1)
     }
 
-    /// A new site in a forward hook: on top of the frames that call a module of this training.
+    /// A new site in a forward hook. It is inside the frames that call a module of this training.
     pub fn add_hook(&mut self, base: &Base, draw: &mut Draw) -> Site {
         let middle = base.steps.len() / 2;
         let within: Vec<&[Frame]> = base
@@ -161,7 +163,7 @@ fn after(base: &Base, span: Span) -> usize {
     if between.iter().any(ends) { span.end } else { settled }
 }
 
-/// The position of the last allocation in the optimizer's phase of a step; the step's end if there is none.
+/// The position of the last allocation in a step's optimizer phase. If there is none, the end of the step.
 #[must_use]
 pub fn in_optimizer(base: &Base, step: usize) -> usize {
     let span = base.steps[step];

@@ -1,6 +1,6 @@
-//! The result of a rank's stream for detectors: site tables in order, each with its position.
+//! The site tables of a rank, in order, each with its position. Detectors receive them.
 //!
-//! Guarantees: few tables are kept; those of a long epoch are computed on demand, in order.
+//! Guarantees: few tables are in memory at a time. The tables of a long epoch are computed on demand, in order.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -10,11 +10,11 @@ use memctl_model::SiteTable;
 use super::long_stream::LongStream;
 use super::replay::{Replayed, Settled};
 
-/// See the module.
+/// The tables of a rank; see the module's documentation.
 pub enum Stream {
-    /// All tables in memory.
+    /// All tables are in memory.
     Kept(Arc<Replayed>),
-    /// Tables computed on demand.
+    /// The tables are computed on demand.
     Long(LongStream),
 }
 
@@ -54,7 +54,7 @@ impl Stream {
         }
     }
 
-    /// Whether detectors are queried after a table: always, except in a long epoch.
+    /// Whether detectors are queried after a table. They are always queried, except in a long epoch.
     #[must_use]
     pub fn asks_after(&self, number: usize) -> bool {
         match self {

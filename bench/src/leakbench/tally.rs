@@ -1,23 +1,24 @@
-//! Shares with their intervals, medians, and the tables made of them.
+//! Shares with their confidence intervals, medians, and the tables that show them.
 //!
-//! Guarantees: every share comes with its Wilson interval of 95 %; a share of no runs is shown as such, never as 0.
+//! Guarantees: every share comes with its Wilson interval of 95 %. If there are no runs, the table shows this, and not
+//! a share of 0.
 
 use std::fmt::{self, Display};
 
 use memctl_analysis::statistics::{self, wilson_interval};
 use serde_json::{Value, json};
 
-/// A share of a number of runs.
+/// A share of runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Share {
-    /// Runs for which the property holds.
+    /// The number of runs with the property.
     pub of: u64,
-    /// All runs.
+    /// The number of all runs.
     pub all: u64,
 }
 
 impl Share {
-    /// The share of true values.
+    /// The share of values that are true.
     pub fn count(what: impl IntoIterator<Item = bool>) -> Self {
         what.into_iter().fold(Self::default(), |share, it| Self { of: share.of + u64::from(it), all: share.all + 1 })
     }
@@ -41,7 +42,7 @@ impl Share {
         json!({ "of": self.of, "all": self.all, "share": self.value(), "low": low, "high": high })
     }
 
-    /// Per thousand instead of per cent.
+    /// The share per thousand instead of per cent.
     #[must_use]
     pub fn per_thousand(self) -> String {
         let (low, high) = self.interval();
@@ -62,7 +63,7 @@ impl Display for Share {
     }
 }
 
-/// The value at this share (0 to 1) of values in any order.
+/// The value below which this share (0 to 1) of the values lies. The values may be in any order.
 #[must_use]
 pub fn quantile(values: &[u64], share: f64) -> Option<u64> {
     let mut sorted = values.to_vec();
@@ -70,7 +71,7 @@ pub fn quantile(values: &[u64], share: f64) -> Option<u64> {
     statistics::quantile(&sorted, share)
 }
 
-/// Median and 95 %, `–` if there are no values.
+/// The median and the value below which 95 % lie; `–` if there are no values.
 #[must_use]
 pub fn middle(values: &[u64], show: fn(u64) -> String) -> String {
     match (quantile(values, 0.5), quantile(values, 0.95)) {

@@ -1,5 +1,5 @@
-//! The foundations of leakbench: its site tables equal the batch stage's, added blocks contradict nothing, and the
-//! tables contain the added leaks.
+//! Tests of leakbench itself: its site tables equal those of the batch stage, added blocks cause no contradiction, and
+//! the tables contain the added leaks.
 
 use memctl_agent::internals::{BatchConfig, Batcher};
 use memctl_model::{Boundary, SiteTable};
@@ -18,7 +18,7 @@ fn recorded() -> Base {
     Base::load(&crate::recordings::folder().join("gpt_clean/rank0.pickle.zst")).unwrap()
 }
 
-/// The tables of a live agent's batch stage for a base.
+/// The tables that a live agent's batch stage makes for a base.
 fn of_the_batch_stage(base: &Base) -> Vec<SiteTable> {
     let config = BatchConfig {
         resolution_ns: 1,
@@ -85,14 +85,14 @@ fn runs_repeat_contradict_nothing_and_hold_what_they_leak() {
             let until = base.steps.last().unwrap().end;
             let by_then = truth.blocks.iter().filter(|&&(at, _)| at <= until);
             let leaked: u64 = by_then.map(|&(_, bytes)| bytes).sum();
-            // The last step's end, before the training frees everything. For graphs only the pools grow.
+            // This is the end of the last step, before the training frees everything. With graphs, only the pools grow.
             let last = |tables: &[SiteTable]| {
                 let table = tables.iter().rfind(|table| table.boundary == Boundary::StepEnd).unwrap();
                 let graphs = truth.cause == Cause::GraphPerShape;
                 if graphs { table.counters.reserved_bytes } else { table.counters.requested_bytes }
             };
             let more = last(&tables(stream, 1)).saturating_sub(last(&plain.tables));
-            // A chain's blocks are freed with their epochs; ranks that draw independently leak other amounts.
+            // The blocks of a chain are freed with their epoch. Ranks that draw independently leak other amounts.
             if truth.cause != Cause::HiddenChain && rank == truth.ranks[0] {
                 assert!(more >= leaked * 9 / 10, "run {number}, rank {rank}: {more} of {leaked}");
             }

@@ -1,6 +1,6 @@
-//! `memctl token` and `memctl audit` as clap sees them.
+//! The arguments of `memctl token` and `memctl audit`.
 //!
-//! Guarantees: parsing does no I/O; no flag takes a token, because every user of the machine can see command lines.
+//! Guarantees: parsing does no I/O. No flag takes a token, because every user of the machine can see command lines.
 
 use clap::{Args, Subcommand, ValueEnum};
 use memctl_proto::v1;
@@ -10,21 +10,21 @@ use super::alerts::SilenceTime;
 /// `memctl token`.
 #[derive(Clone, Debug, Args)]
 pub struct Token {
-    /// What is done.
+    /// The action.
     #[command(subcommand)]
     pub command: TokenCommand,
 }
 
-/// What can be done with tokens.
+/// The actions of `memctl token`.
 #[derive(Clone, Debug, Subcommand)]
 pub enum TokenCommand {
-    /// Make a token and print it, once. Only its hash is kept.
+    /// Create a token and print it once. Only its hash is stored.
     Create(CreateToken),
-    /// List tokens, those that no longer count included.
+    /// List all tokens, also expired and revoked ones.
     List,
-    /// Revoke a token: within seconds it is refused, and its streams end.
+    /// Revoke a token. Within seconds, memctl refuses it and ends its streams.
     Revoke {
-        /// Its id, or its name where one valid token alone has it.
+        /// The token's id, or its name if only one valid token has this name.
         token: String,
     },
 }
@@ -32,29 +32,29 @@ pub enum TokenCommand {
 /// `memctl token create`.
 #[derive(Clone, Debug, Args)]
 pub struct CreateToken {
-    /// Its name: who or what will use it.
+    /// The token's name, such as the name of its user.
     pub name: String,
-    /// What it may do.
+    /// The role of the token.
     #[arg(long, value_enum, value_name = "ROLE")]
     pub role: RoleArg,
-    /// Jobs that it may write to; `*` stands for anything [default: all].
+    /// The jobs that it may write to. `*` stands for any text [default: all].
     #[arg(long, value_name = "PATTERN", default_value = "", hide_default_value = true)]
     pub jobs: String,
-    /// It expires after this: 45s, 90m, 2h, 90d [default: never].
+    /// The time after which it expires: 45s, 90m, 2h, 90d [default: never].
     #[arg(long, value_name = "TIME")]
     pub expires: Option<SilenceTime>,
 }
 
-/// What a principal may do.
+/// The role of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum RoleArg {
-    /// Write to the jobs that the pattern allows.
+    /// Write to the jobs of --jobs.
     Agent,
-    /// Ask questions.
+    /// Send queries.
     Reader,
-    /// Ask, write, silence, delete.
+    /// Send queries, write, silence alerts, delete jobs.
     Operator,
-    /// All of it, and tokens.
+    /// All actions of an operator, and manage tokens.
     Admin,
 }
 
@@ -74,7 +74,7 @@ impl RoleArg {
 /// `memctl audit`.
 #[derive(Clone, Debug, Args)]
 pub struct Audit {
-    /// So many entries at most, the newest.
+    /// The maximum number of entries. The newest entries are shown.
     #[arg(long, value_name = "N", default_value_t = 100)]
     pub limit: u32,
 }

@@ -1,6 +1,6 @@
-//! `memctl alerts` as clap sees it.
+//! The arguments of `memctl alerts`.
 //!
-//! Guarantees: parsing does no I/O; the daemon, which knows rules and kinds, checks a silence.
+//! Guarantees: parsing does no I/O. The daemon knows the rules and kinds, so the daemon checks a silence.
 
 use std::str::FromStr;
 
@@ -16,58 +16,58 @@ pub struct Alerts {
     /// List only alerts that fire.
     #[arg(long)]
     pub firing: bool,
-    /// What else; without it alerts are listed.
+    /// Another action. Without one, alerts are listed.
     #[command(subcommand)]
     pub command: Option<AlertsCommand>,
 }
 
-/// What can be done with alerts other than listing them.
+/// The actions of `memctl alerts`, except for the list of alerts.
 #[derive(Clone, Debug, Subcommand)]
 pub enum AlertsCommand {
-    /// Send a test alert to every receiver and print each answer; exit code 1 when one failed.
+    /// Send a test alert to every receiver and print each result. The exit code is 1 if one failed.
     Test {
         /// Test only this receiver.
         #[arg(long, value_name = "NAME")]
         receiver: Option<String>,
     },
-    /// Suppress notifications of matching alerts; they still fire and are listed.
+    /// Suppress notifications about matching alerts. The alerts still fire and are listed.
     Silence(Silence),
     /// End a silence.
     Unsilence {
-        /// Its id, as `memctl alerts silences` shows it.
+        /// The silence's id, from `memctl alerts silences`.
         id: String,
     },
     /// List silences.
     Silences,
-    /// Print the rules in force, as the TOML file that would give them.
+    /// Print the rules in force, as a TOML file.
     Rules,
 }
 
 /// `memctl alerts silence`.
 #[derive(Clone, Debug, Args)]
 pub struct Silence {
-    /// Of this job; `*` stands for anything.
+    /// Only alerts of this job. `*` stands for any text.
     #[arg(long, value_name = "JOB", add = ArgValueCandidates::new(job_names))]
     pub job: Option<String>,
-    /// Of this kind of finding: leak, fragmentation, oom, …
+    /// Only this kind of finding: leak, fragmentation, oom, …
     #[arg(long, value_name = "KIND")]
     pub kind: Option<String>,
-    /// Of this rule.
+    /// Only alerts of this rule.
     #[arg(long, value_name = "RULE")]
     pub rule: Option<String>,
-    /// About no other ranks than these: 0-3,7.
+    /// Only alerts about these ranks and no others: 0-3,7.
     #[arg(long, value_name = "LIST")]
     pub rank: Option<RankList>,
-    /// With this label; may be repeated.
+    /// Only jobs with this label; may be repeated.
     #[arg(long = "label", value_name = "KEY=VALUE")]
     pub labels: Vec<LabelArg>,
-    /// How long: 45s, 90m, 2h, 7d.
+    /// How long the silence lasts: 45s, 90m, 2h, 7d.
     #[arg(long = "for", value_name = "TIME", default_value = "2h")]
     pub duration: SilenceTime,
     /// The reason.
     #[arg(long, value_name = "TEXT", default_value = "")]
     pub comment: String,
-    /// Who silences [default: the user].
+    /// The author of the silence [default: the user].
     #[arg(long, value_name = "NAME", env = "USER", hide_env_values = true, default_value = "")]
     pub author: String,
 }

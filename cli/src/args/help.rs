@@ -1,69 +1,70 @@
-//! What `--help` shows beside flags: the commands in groups, and two examples of each.
+//! The parts of `--help` beside flags: the commands in groups, and two examples of each command.
 //!
-//! Guarantees: every command is in one group and has examples that parse (a test looks).
+//! Guarantees: every command is in exactly one group. Every command except `version` has examples, and they parse. A
+//! test checks both.
 
 use clap::{Command, CommandFactory};
 
 use super::Cli;
 
-/// The commands by what they are for, each in a few words.
+/// The commands by purpose, each with a short description.
 const GROUPS: [(&str, &[(&str, &str)]); 5] = [
-    ("Begin", &[("demo", "Ask about a recorded 4-GPU job: no GPU needed, nothing is left")]),
+    ("Begin", &[("demo", "Analyse a recorded 4-GPU job; needs no GPU, leaves no files")]),
     (
         "Record",
         &[
-            ("run", "Run a command and record every PyTorch process in it"),
+            ("run", "Run a command and record all its PyTorch processes"),
             ("import", "Import PyTorch memory snapshots as a job"),
-            ("daemon", "Receive from agents, store, judge and answer; status, stop"),
+            ("daemon", "Receive events, store them, analyse jobs, answer queries"),
         ],
     ),
     (
         "Look",
         &[
-            ("ui", "Show jobs, their memory and its sites in a browser"),
+            ("ui", "Show jobs, their memory and their sites in a browser"),
             ("jobs", "List jobs, newest first"),
-            ("query", "Summarize a job: levels, peaks, what is wrong and where"),
-            ("leaks", "Show what grows, each finding in full"),
-            ("ranks", "Compare the ranks and show what stands out"),
-            ("diagnose", "Write a page: what is wrong, where, what to change, the proof"),
-            ("report", "Write a report to send: one HTML file, or Markdown"),
+            ("query", "Summarize a job: levels, peaks, problems and their places"),
+            ("leaks", "Show memory that grows, each finding in full"),
+            ("ranks", "Compare the ranks and show the outliers"),
+            ("diagnose", "Write a page: the problem, its line, the fix, the proof"),
+            ("report", "Write a report: one HTML file, or Markdown"),
             ("timeline", "Show memory over time, as a plot or as data"),
             ("sites", "Show live memory by allocation site at one moment"),
-            ("holders", "Ask a running process what holds the tensors of a site"),
-            ("ledger", "Break the device's memory down into classes"),
-            ("oom", "Explain failed requests: the arithmetic, what filled the device"),
-            ("frag", "Show how memory is fragmented, and what pins it"),
-            ("fit", "Forecast what a training would hold at other sizes"),
+            ("holders", "Find the objects that hold the tensors of a site"),
+            ("ledger", "Break down the device's memory into classes"),
+            ("oom", "Explain failed requests: the reason, what filled the device"),
+            ("frag", "Show how memory is fragmented, and which sites cause it"),
+            ("fit", "Forecast the memory of a training at other sizes"),
             ("what-if", "Replay a job under other allocator settings and limits"),
-            ("export", "Export what is stored in another tool's format"),
+            ("export", "Export stored data in the format of another tool"),
         ],
     ),
-    ("Prove", &[("assert", "Check conditions, for CI: exit code 1 when one does not hold")]),
+    ("Prove", &[("assert", "Check conditions, for CI: exit code 1 if one does not hold")]),
     (
         "Operate",
         &[
             ("alerts", "List alerts, test receivers, silence alerts"),
-            ("doctor", "Check store, daemon and recording, and say what to do"),
-            ("spool", "Show what waits on this disk, deliver it elsewhere, discard it"),
+            ("doctor", "Check store, daemon and recording, and name remedies"),
+            ("spool", "List, deliver or discard recordings that wait on this disk"),
             ("delete", "Delete a run of a job, or one attempt of it"),
-            ("backup", "Write everything that is stored into one new file"),
-            ("restore", "Put a backup into an empty store, of either database"),
-            ("check", "Check that what is stored is whole"),
-            ("token", "Make, list and revoke tokens"),
-            ("audit", "Show who changed what, and who tried to"),
+            ("backup", "Write all stored data into one new file"),
+            ("restore", "Load a backup into an empty store, SQLite or Postgres"),
+            ("check", "Check that stored data is complete and undamaged"),
+            ("token", "Create, list and revoke tokens"),
+            ("audit", "Show which caller changed what, and refused attempts"),
             ("completions", "Print the completion script for a shell"),
             ("version", "Print the version"),
         ],
     ),
 ];
 
-/// What people type.
+/// Two examples of each command.
 const EXAMPLES: [(&str, [&str; 2]); 31] = [
     ("demo", ["memctl demo", "memctl demo --ui --open"]),
     ("run", ["memctl run -- python train.py", "memctl run --job gpt2 -- torchrun --nproc-per-node 4 train.py"]),
     ("import", ["memctl import --job gpt2 snapshot.pickle", "memctl import --job gpt2 snapshots/ --replace"]),
     ("daemon", ["memctl daemon --listen 127.0.0.1:7717 --http-listen 127.0.0.1:9717", "memctl daemon status"]),
-    ("ui", ["memctl ui --open", "memctl ui --port 7719   # elsewhere: ssh -L 7719:localhost:7719 HOST"]),
+    ("ui", ["memctl ui --open", "memctl ui --port 7719   # from another machine: ssh -L 7719:localhost:7719 HOST"]),
     ("jobs", ["memctl jobs", "memctl jobs -o json"]),
     ("query", ["memctl query", "memctl query gpt2 --rank 0-3 --epoch 2.."]),
     ("leaks", ["memctl leaks", "memctl leaks gpt2 --rank 3"]),
@@ -111,7 +112,7 @@ pub fn command() -> Command {
         let lines: Vec<String> = lines.iter().map(|line| format!("  {line}")).collect();
         let text = format!("Examples:\n{}", lines.join("\n"));
         command.mut_subcommand(name, |command| {
-            // What a command says below its flags comes first.
+            // The command's own text below its flags comes first.
             let own = command.get_after_help().map(|own| format!("{own}\n\n")).unwrap_or_default();
             let long = command.get_after_long_help().map(|own| format!("{own}\n\n{text}"));
             let command = command.after_help(format!("{own}{text}"));

@@ -1,19 +1,19 @@
 //! Job names for shell completion.
 //!
-//! Guarantees: if a store or a daemon does not answer, nothing is completed or printed: no error may appear while a
-//! user types.
+//! Guarantees: if the store or the daemon does not answer, nothing is completed and nothing is printed. No error may
+//! appear while a user types.
 
 use std::ffi::OsString;
 use std::process::{Command, Stdio};
 
 use clap_complete::engine::CompletionCandidate;
 
-/// The variable by which a shell's completion script calls memctl.
+/// The environment variable that a shell's completion script sets when it calls memctl.
 pub const ASKS: &str = "COMPLETE";
-/// Flags that say which store or daemon is meant.
+/// Flags that choose the store or the daemon.
 const PLACES: [&str; 5] = ["--daemon", "--data-dir", "--tls-ca", "--tls-cert", "--tls-key"];
 
-/// The jobs of the store or the daemon that the words typed so far name.
+/// The jobs of the store or the daemon that the words typed so far choose.
 pub fn job_names() -> Vec<CompletionCandidate> {
     names().unwrap_or_default().into_iter().map(CompletionCandidate::new).collect()
 }
@@ -27,7 +27,7 @@ fn names() -> Option<Vec<String>> {
     Some(names.chain(["latest".to_owned()]).collect())
 }
 
-/// The flags among the words typed so far that say which store or daemon is meant, with their values.
+/// The flags that choose the store or the daemon, among the words typed so far, with their values.
 fn places(words: impl Iterator<Item = OsString>) -> Vec<OsString> {
     let words: Vec<OsString> = words.collect();
     let flags = words.windows(2).filter(|pair| PLACES.iter().any(|&flag| pair[0] == flag));

@@ -1,10 +1,11 @@
-//! The command line as clap sees it: every verb, every flag, and what `--help` says about them.
+//! The command line for clap: every command, every flag, and their texts in `--help`.
 //!
-//! Guarantees: parsing does no I/O; wrong usage ends with exit code 2 and a sentence. What a group of verbs takes is in a
-//! file of its own; the values themselves are parsed in [`values`].
+//! Guarantees: parsing does no I/O. Wrong usage ends with exit code 2 and a sentence. Each group of commands has a file
+//! with its arguments. [`values`] parses the values of flags.
 
 pub mod access;
 pub mod alerts;
+mod compare;
 pub mod help;
 pub mod job_names;
 mod questions;
@@ -23,6 +24,7 @@ use clap_complete::Shell;
 
 use crate::hosting::{Credentials, DaemonAddress, Tls, TokenSource};
 use crate::render::screen::Colour;
+pub use compare::{Baseline, BaselineVerb, Diff};
 pub use questions::{
     Assert, Diagnose, Export, ExportFormat, FailOn, Fit, Frag, Holders, Jobs, Leaks, Ledger, Oom, Query, Ranks, Report,
     Sites, Timeline, WhatIf,
@@ -36,51 +38,51 @@ pub use ui::{Demo, UI_PORT, Ui};
 #[derive(Debug, Parser)]
 #[command(name = "memctl", version, max_term_width = 100, after_help = EXIT_CODES)]
 pub struct Cli {
-    /// What every command understands.
+    /// Flags of every command.
     #[command(flatten)]
     pub global: Global,
-    /// The verb.
+    /// The command.
     #[command(subcommand)]
     pub command: Command,
 }
 
-const EXIT_CODES: &str = "Exit codes: 0 done, 1 a finding at or above --fail-on or an assert that does not hold, 2 wrong usage, \
-3 no daemon or store can be reached, 4 no such job, 5 bad input (nothing of it was stored), 6 not allowed (token, certificate or role).\n\
-Try `memctl demo` first: no GPU, no Python, no server.";
+const EXIT_CODES: &str = "Exit codes: 0 success, 1 a finding at or above --fail-on or a condition that does not hold, 2 wrong usage, \
+3 no daemon or store can be reached, 4 no such job, 5 invalid input (none of it was stored), 6 not allowed (token, certificate or role).\n\
+Try `memctl demo` first: it needs no GPU, no Python and no server.";
 
-/// The heading of flags that say who answers.
+/// The heading of flags that choose the daemon or the store.
 const CONNECTION: &str = "Connection";
-/// The heading of flags that every command has.
+/// The heading of flags for the output.
 const OUTPUT: &str = "Output";
 
 /// Flags of every command.
 #[derive(Clone, Debug, Args)]
 pub struct Global {
-    /// Ask this daemon (unix:/path, http://host:port, https://host:port) [env: MEMCTL_DAEMON, unless --data-dir is given].
+    /// Use this daemon (unix:/path, http://host:port, https://host:port) [env: MEMCTL_DAEMON, unless --data-dir is given].
     #[arg(long, global = true, value_name = "URL", help_heading = CONNECTION)]
     pub daemon: Option<String>,
-    /// The folder of the store, which its local service keeps open [default: ~/.local/share/memctl].
+    /// Use the store in this data folder, through its local service [default: ~/.local/share/memctl].
     #[arg(long, global = true, value_name = "DIR", help_heading = CONNECTION)]
     pub data_dir: Option<PathBuf>,
-    /// Open the store in this command, without the local service [env: MEMCTL_SERVICE=off].
+    /// Open the store in this process, without the local service [env: MEMCTL_SERVICE=off].
     #[arg(long, global = true, hide_short_help = true, help_heading = CONNECTION)]
     pub in_process: bool,
-    /// For https://: a PEM file with the authorities to trust [default: the system's; env: MEMCTL_TLS_CA].
+    /// For https://: a PEM file with the certificate authorities to trust [default: the system's; env: MEMCTL_TLS_CA].
     #[arg(long, global = true, value_name = "FILE", hide_short_help = true, help_heading = CONNECTION)]
     pub tls_ca: Option<PathBuf>,
-    /// A PEM file with the certificate of this side, the chain included: a client's, or the daemon's own [env: MEMCTL_TLS_CERT].
+    /// A PEM file with memctl's own certificate and its chain: the client's certificate, or for `memctl daemon` the daemon's [env: MEMCTL_TLS_CERT].
     #[arg(long, global = true, value_name = "FILE", hide_short_help = true, help_heading = CONNECTION)]
     pub tls_cert: Option<PathBuf>,
-    /// A PEM file with the key of that certificate [env: MEMCTL_TLS_KEY].
+    /// A PEM file with the private key of the certificate in --tls-cert [env: MEMCTL_TLS_KEY].
     #[arg(long, global = true, value_name = "FILE", hide_short_help = true, help_heading = CONNECTION)]
     pub tls_key: Option<PathBuf>,
-    /// A file that holds a token for the daemon [env: MEMCTL_TOKEN_FILE, else MEMCTL_TOKEN itself].
+    /// A file that contains the token for the daemon [env: MEMCTL_TOKEN_FILE, or MEMCTL_TOKEN with the token itself].
     #[arg(long, global = true, value_name = "FILE", hide_short_help = true, help_heading = CONNECTION)]
     pub token_file: Option<PathBuf>,
-    /// The tenant that is meant, for those who see all of them [env: MEMCTL_TENANT].
+    /// The tenant to use, for callers that may use all tenants; * means all [env: MEMCTL_TENANT].
     #[arg(long, global = true, value_name = "TENANT", hide_short_help = true, help_heading = CONNECTION)]
     pub tenant: Option<String>,
-    /// Format of the answer. CSV escapes control characters and puts ' before text that a spreadsheet would compute.
+    /// Format of the output. CSV escapes control characters, and puts ' before text that a spreadsheet would run as a formula.
     #[arg(short, long, global = true, value_enum, default_value_t = Format::Table, help_heading = OUTPUT)]
     pub output: Format,
     /// When to print colours.
@@ -89,13 +91,13 @@ pub struct Global {
     /// The same as --color never.
     #[arg(long, global = true, conflicts_with = "color", hide_short_help = true, help_heading = OUTPUT)]
     pub no_color: bool,
-    /// Print the answer alone, without progress and advice.
+    /// Print only the result, without progress and advice.
     #[arg(short, long, global = true, help_heading = OUTPUT)]
     pub quiet: bool,
 }
 
 impl Global {
-    /// When to print colours, by either flag.
+    /// When to print colours, from --color or --no-color.
     #[must_use]
     pub const fn colour(&self) -> Colour {
         if self.no_color { Colour::Never } else { self.color }
@@ -139,94 +141,98 @@ impl Global {
         if self.daemon.is_none() && self.data_dir.is_none() {
             self.daemon = daemon;
         }
-        // A recorded program may run in another folder.
+        // A relative path becomes absolute here, because a recorded program may run in another folder.
         self.daemon = self.daemon.map(|url| DaemonAddress::from(url).url);
         self
     }
 }
 
-/// Shape of an answer.
+/// Formats of the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Format {
-    /// For people.
+    /// Text and tables for people.
     Table,
     /// One JSON object.
     Json,
-    /// One JSON object a line.
+    /// One JSON object per line.
     Ndjson,
     /// Comma-separated values with a header.
     Csv,
 }
 
-/// The verbs.
+/// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Import a recorded 4-GPU job and ask about it. Needs no GPU and leaves nothing behind.
+    /// Import a recorded 4-GPU job and show its analysis. Needs no GPU and leaves no files.
     Demo(Demo),
-    /// Show jobs, their memory and its sites in a browser, until Ctrl-C.
+    /// Show jobs, their memory and their sites in a browser, until Ctrl-C.
     Ui(Ui),
-    /// Run a command and record every PyTorch process in it; exits with the command's exit code.
+    /// Run a command and record all its PyTorch processes. Exits with the command's exit code.
     Run(Run),
-    /// Receive events from agents, store them, judge jobs and answer questions.
+    /// Receive events from agents, store them, analyse jobs and answer queries.
     Daemon(Daemon),
     /// Import PyTorch memory snapshots (torch.cuda.memory._dump_snapshot) as a job.
     Import(Import),
     /// List jobs, newest first.
     #[command(visible_aliases = ["ls", "list"])]
     Jobs(Jobs),
-    /// Summarize a job: levels and peaks by rank, what is wrong and where.
+    /// Summarize a job: levels and peaks by rank, problems and their places.
     #[command(visible_aliases = ["show", "status"])]
     Query(Query),
-    /// Show what grows, each finding in full.
+    /// Show memory that grows, each finding in full.
     Leaks(Leaks),
-    /// Compare the ranks and show what stands out.
+    /// Compare the ranks and show the outliers.
     Ranks(Ranks),
-    /// Show how each rank's memory is fragmented, what pins it, and whether a request would fail.
+    /// Show how each rank's memory is fragmented, which sites cause it, and whether a request would fail.
     Frag(Frag),
-    /// Explain failed requests: the arithmetic, and what filled the device.
+    /// Explain failed requests: the reason, and the memory that filled the device.
     Oom(Oom),
-    /// Replay a job under other allocator settings and limits: what each would hold.
+    /// Replay a job under other allocator settings and limits, and show the memory that each would need.
     WhatIf(WhatIf),
-    /// Forecast what a training would hold at other sizes or with changes: what fits, what explains its peak, what saves.
+    /// Forecast the memory of a training at other sizes or with changes. Shows which sizes fit, what the peak consists of, and which changes save memory.
     Fit(Fit),
-    /// Ask a running process which Python objects hold the tensors of a site; it stands still for it, within a budget.
+    /// Find the Python objects that hold the tensors of a site in a running process. The search pauses the process for a limited time.
     Holders(Holders),
-    /// Break down the device's memory: parameters, gradients, activations, cache, context, other processes.
+    /// Break down the device's memory into parameters, gradients, activations, cache, context and other processes.
     Ledger(Ledger),
-    /// Write a one-page diagnosis: what is wrong, in which line, what to change, how to prove it.
+    /// Write a one-page diagnosis: the problem, its line of code, the change to make, and how to prove the change.
     Diagnose(Diagnose),
-    /// Write a report to send: one HTML file that works offline, or Markdown for a pull request.
+    /// Write a report that you can send: one HTML file that works offline, or Markdown for a pull request.
     Report(Report),
-    /// Check conditions, for CI: exit code 1 when one does not hold.
+    /// Check conditions, for CI. The exit code is 1 if a condition does not hold.
     Assert(Assert),
+    /// Compare the memory of two runs: peaks, sites, classes, settings, findings.
+    Diff(Diff),
+    /// Save a run's figures into a file to commit, for `memctl assert --against FILE`.
+    Baseline(Baseline),
     /// Show memory over time, as a plot or as data.
     Timeline(Timeline),
     /// Show live memory by allocation site at one moment.
     Sites(Sites),
     /// List alerts, test receivers, and silence alerts.
     Alerts(alerts::Alerts),
-    /// Make, list and revoke tokens, for admins.
+    /// Create, list and revoke tokens, for admins.
     Token(access::Token),
-    /// Show who deleted, silenced, made tokens and tested receivers, and who tried to, for admins.
+    /// Show the audit log, for admins: which caller deleted a job, silenced alerts, created a token or tested a receiver, and refused attempts.
     Audit(access::Audit),
-    /// Export what is stored in another tool's format.
+    /// Export stored data in the format of another tool.
     Export(Export),
-    /// List what waits on this disk because no daemon took it, deliver it elsewhere, or discard it.
+    /// List recordings that wait on this disk because no daemon accepted them; deliver or discard them.
     Spool(spool::Spool),
-    /// Check the store, the daemon and the recording environment, and say what to do.
+    /// Check the store, the daemon and the recording environment, and name remedies.
     Doctor,
-    /// Delete a job, or one attempt of it, and everything stored for it.
+    /// Delete a run of a job, or one attempt of it, with all its data.
     #[command(visible_alias = "rm")]
     Delete(Delete),
-    /// Write everything that is stored into one new file, also while a daemon writes.
+    /// Write all stored data into one new file. A daemon may write to the store meanwhile.
     Backup(Backup),
-    /// Put a backup into an empty store, of either database.
+    /// Load a backup into an empty store, SQLite or Postgres.
     Restore(Restore),
-    /// Check that what is stored is whole, also while a daemon writes. Changes nothing.
+    /// Check that stored data is complete and undamaged. A daemon may write to the store meanwhile. Nothing is changed without --compact.
     Check(Check),
     /// Print the completion script for a shell.
     Completions {
-        /// Which shell.
+        /// The shell.
         shell: Shell,
     },
     /// Print the version.

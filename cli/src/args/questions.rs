@@ -1,7 +1,7 @@
-//! The flags of queries: which part of which job, at which moment, and in which format.
+//! The flags of queries. They choose a part of a job, a moment, and a format.
 //!
-//! Guarantees: flags become a selection for the daemon; nothing is decided here.
-//! (Over 400 lines: a table of flags with the words that users read.)
+//! Guarantees: the flags become a selection for the daemon. This module decides nothing.
+//! (Over 400 lines: the flags, and the texts that users read about them.)
 
 use std::path::PathBuf;
 
@@ -22,7 +22,7 @@ use super::which::Which;
 /// `memctl jobs`.
 #[derive(Clone, Debug, Args)]
 pub struct Jobs {
-    /// The most jobs to list.
+    /// The maximum number of jobs to list.
     #[arg(long, default_value_t = JOBS_LISTED, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub limit: u32,
     /// Only jobs in this state; may be repeated.
@@ -39,7 +39,7 @@ fn job_state() -> impl TypedValueParser<Value = JobState> {
             JobState::Running => "Still being recorded",
             JobState::Finished => "Ended without a failure",
             JobState::Failed => "Ended with a failure",
-            JobState::Lost => "Stopped reporting without ending",
+            JobState::Lost => "Stopped reporting before its end",
         })
     };
     let named = |name: String| JobState::ALL.into_iter().find(|state| state.name() == name);
@@ -58,7 +58,7 @@ pub struct Narrow {
 }
 
 impl Narrow {
-    /// As the daemon wants it.
+    /// The selection for the daemon.
     #[must_use]
     pub fn selection(&self, now: Timestamp) -> v1::Selection {
         self.part.selection(self.which.name(), now)
@@ -74,7 +74,7 @@ pub struct Part {
     /// Only these ranks: 0-3,7.
     #[arg(long, value_name = "LIST")]
     pub rank: Option<RankList>,
-    /// Only the process of this name, or all of this role (worker-1, worker); may be repeated.
+    /// Only processes with this name or role (worker-1, worker); may be repeated.
     #[arg(long = "process", value_name = "NAME")]
     pub processes: Vec<String>,
     /// Only devices with these indexes within their process: 0,2-3.
@@ -92,7 +92,7 @@ pub struct Part {
 }
 
 impl Part {
-    /// As the daemon wants it.
+    /// The selection for the daemon.
     #[must_use]
     pub fn selection(&self, job: String, now: Timestamp) -> v1::Selection {
         let Self { attempt, rank, processes, device, epoch, since, until } = self;
@@ -111,21 +111,21 @@ impl Part {
     }
 }
 
-/// What `--fail-on` fails on.
+/// The values of `--fail-on`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum FailOn {
-    /// The verdict: out of memory, memory that grows whether its cause is known or not, and what fills without room.
+    /// A verdict of out of memory, of growing memory (with a known or unknown cause), or of filling memory for which the device has no room.
     Growing,
     /// Any finding.
     Info,
-    /// A finding that is likely to cause a failure.
+    /// A finding that is likely to cause a failure, or a critical one.
     Warning,
     /// A finding that causes a failure.
     Critical,
 }
 
 impl FailOn {
-    /// The lowest severity that fails; none if only the verdict counts.
+    /// The lowest severity that fails; `None` if only the verdict counts.
     #[must_use]
     pub fn severity(self) -> Option<memctl_model::Severity> {
         match self {
@@ -143,7 +143,7 @@ pub struct Query {
     /// Which part of which job.
     #[command(flatten)]
     pub narrow: Narrow,
-    /// Exit with code 1 when memory grows, or when there is a finding of this severity or worse.
+    /// Exit with code 1 for a bad verdict (growing), or for a finding of at least this severity.
     #[arg(long, value_enum, value_name = "VERDICT|SEVERITY")]
     pub fail_on: Option<FailOn>,
 }
@@ -192,25 +192,25 @@ pub struct WhatIf {
     /// The attempt [default: the last].
     #[arg(long, value_name = "N")]
     pub attempt: Option<u32>,
-    /// These ranks: 0-3,7 [default: the one with the highest peak, and those that stand out].
+    /// Only these ranks: 0-3,7 [default: the rank with the highest peak, and the outliers].
     #[arg(long, value_name = "LIST")]
     pub rank: Option<RankList>,
-    /// A setting as in PYTORCH_CUDA_ALLOC_CONF, may be repeated [default: a dozen usual ones].
+    /// Allocator settings, written as in PYTORCH_CUDA_ALLOC_CONF; may be repeated [default: a dozen usual settings].
     #[arg(long = "set", value_name = "CONF")]
     pub settings: Vec<String>,
     /// The memory that the process may reserve: 40GiB; may be repeated [default: no limit].
     #[arg(long = "limit", value_name = "BYTES", value_parser = memctl_answers::conditions::bytes)]
     pub limits: Vec<u64>,
-    /// The first step that is replayed [default: from the beginning].
+    /// The first step to replay [default: from the beginning].
     #[arg(long, value_name = "STEP")]
     pub from: Option<u64>,
-    /// The last step that is replayed [default: to the end].
+    /// The last step to replay [default: to the end].
     #[arg(long, value_name = "STEP")]
     pub until: Option<u64>,
 }
 
 impl WhatIf {
-    /// As the daemon wants it.
+    /// The selection for the daemon.
     #[must_use]
     pub fn selection(&self) -> v1::Selection {
         let ranks = self.rank.clone().unwrap_or_default().0;
@@ -221,25 +221,25 @@ impl WhatIf {
 /// `memctl fit`.
 #[derive(Clone, Debug, Args)]
 pub struct Fit {
-    /// A job, and the number that it was recorded at (batch, sequence, layers): A=4. Twice, with different numbers, where two were recorded.
+    /// A job and its size, the number at which it was recorded (batch, sequence, layers): A=4. If you recorded two sizes, give both jobs.
     #[arg(long = "job", value_name = "JOB[=NUMBER]", required = true)]
     pub jobs: Vec<SizedJob>,
-    /// The numbers that are asked about: 16,32,64. From one recording they are its batch, and the answer is weaker.
+    /// The sizes to forecast: 16,32,64. With one recording, the sizes are batch sizes, and the forecast is less certain.
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = clap::value_parser!(u64).range(1..=NUMBER_MAX))]
     pub at: Vec<u64>,
-    /// The peak if the blocks of this site did not exist: FILE:LINE, or a function.
+    /// Forecast the peak without the blocks of this site: FILE:LINE, or a function.
     #[arg(long, value_name = "SITE")]
     pub without: Option<String>,
-    /// The peak with activation checkpointing of these modules: a class, FILE:LINE of the call, or all (blocks that a loop calls).
+    /// Forecast the peak with activation checkpointing of these modules: a class, FILE:LINE of the call, or all (modules that a loop calls).
     #[arg(long, value_name = "MODULE", conflicts_with = "without")]
     pub checkpoint: Option<String>,
-    /// Explain the peak, and what would get it under so many bytes: 24GiB.
+    /// Explain the peak, and show changes that reduce it below this many bytes: 24GiB.
     #[arg(long, value_name = "BYTES", value_parser = memctl_answers::conditions::bytes, conflicts_with_all = ["without", "checkpoint"])]
     pub under: Option<u64>,
-    /// The rank [default: the one with the highest peak].
+    /// The rank [default: the rank with the highest peak].
     #[arg(long, value_name = "N")]
     pub rank: Option<u32>,
-    /// The memory that the process may reserve: 80GiB; without it nothing is said to fit.
+    /// The memory that the process may reserve: 80GiB. Without it, the output does not state which sizes fit.
     #[arg(long, value_name = "BYTES", value_parser = memctl_answers::conditions::bytes)]
     pub device_memory: Option<u64>,
 }
@@ -253,19 +253,19 @@ pub struct Holders {
     /// The attempt [default: the last].
     #[arg(long, value_name = "N")]
     pub attempt: Option<u32>,
-    /// The rank that is asked [default: the first where it grows, else the lowest].
+    /// The rank whose process is searched [default: the first rank on which memory grows, otherwise the lowest rank].
     #[arg(long, value_name = "N")]
     pub rank: Option<u32>,
-    /// The site whose tensors are meant: FILE:LINE, or a function [default: that of the worst growth].
+    /// The site that allocated the tensors: FILE:LINE, or a function [default: the site of the worst growth].
     #[arg(long, value_name = "SITE", value_parser = NonEmptyStringValueParser::new())]
     pub site: Option<String>,
-    /// How long the process may stand still for the search, up to 10s.
+    /// How long the search may pause the process, up to 10s.
     #[arg(long, value_name = "TIME", default_value = "100ms", value_parser = values::budget_ms)]
     pub budget: u32,
 }
 
 impl Holders {
-    /// As the daemon wants it.
+    /// The selection for the daemon.
     #[must_use]
     pub fn selection(&self) -> v1::Selection {
         let ranks = self.rank.into_iter().collect();
@@ -282,7 +282,7 @@ pub struct Ledger {
     /// When.
     #[command(flatten)]
     pub at: LedgerAt,
-    /// List every live block with its class and its birth, as data (-o csv, json or ndjson); 150,000 at most, the largest.
+    /// List the live blocks, each with its class and with the epoch, step and phase of its allocation, as data (-o csv, json or ndjson). Lists at most the 150,000 largest blocks.
     #[arg(long)]
     pub blocks: bool,
 }
@@ -291,7 +291,7 @@ pub struct Ledger {
 #[derive(Clone, Copy, Debug, Args)]
 #[group(multiple = false)]
 pub struct LedgerAt {
-    /// When most was allocated, on each rank (the default).
+    /// At the moment when most memory was allocated, on each rank (the default).
     #[arg(long)]
     pub peak: bool,
     /// At the end of this epoch.
@@ -303,7 +303,7 @@ pub struct LedgerAt {
 }
 
 impl LedgerAt {
-    /// As the daemon wants it.
+    /// The moment for the daemon.
     #[must_use]
     pub fn moment(&self) -> v1::ledger_request::Moment {
         use v1::ledger_request::Moment as Wire;
@@ -335,10 +335,10 @@ pub struct Report {
     /// Write Markdown, for a pull request or a ticket, instead of HTML.
     #[arg(long)]
     pub markdown: bool,
-    /// The number that the job was recorded at (batch, sequence, layers): with it, what other sizes would hold is in the file.
+    /// The size at which the job was recorded (batch, sequence, layers). With it, the file has a forecast for other sizes.
     #[arg(long, value_name = "N", conflicts_with = "markdown", value_parser = clap::value_parser!(u64).range(1..=NUMBER_MAX))]
     pub size: Option<u64>,
-    /// The memory that the process may reserve, for --size: 80GiB; without it no size is said to fit, unless a request failed.
+    /// For --size: the memory that the process may reserve, such as 80GiB. Without it, the file states which sizes fit only if a request failed.
     #[arg(long, value_name = "BYTES", requires = "size", value_parser = memctl_answers::conditions::bytes)]
     pub device_memory: Option<u64>,
 }
@@ -347,25 +347,31 @@ pub struct Report {
 #[derive(Clone, Debug, Args)]
 #[command(after_help = ASSERT_HELP)]
 pub struct Assert {
-    /// The job's name [default: the newest], unless --job gives it; and what must hold: stable, no-leak, no-oom, no-findings, 'peak<10GiB', 'peak_reserved<12GiB', 'reserved/allocated<1.3', 'growth<1MiB/epoch'.
-    #[arg(required_unless_present = "against", value_name = "[JOB] CONDITION", add = ArgValueCandidates::new(job_names))]
+    /// The job's name [default: the newest], unless --job gives it. Then the conditions: stable, no-leak, no-oom, no-findings, 'peak<10GiB', 'peak_reserved<12GiB', 'reserved/allocated<1.3', 'growth<1MiB/epoch'.
+    #[arg(required_unless_present_any = ["against", "max_peak", "max_growth"], value_name = "[JOB] CONDITION", add = ArgValueCandidates::new(job_names))]
     pub words: Vec<String>,
     /// The job's name, as a flag; `latest` is the newest.
     #[arg(long, value_name = "JOB", value_parser = values::known_job, add = ArgValueCandidates::new(job_names))]
     pub job: Option<String>,
-    /// Which part of it.
+    /// Which part of the job.
     #[command(flatten)]
     pub part: Part,
-    /// Not worse than this job: peaks higher by 5 % at most, no finding that it does not have.
-    #[arg(long, value_name = "JOB", value_parser = values::known_job, add = ArgValueCandidates::new(job_names))]
+    /// Compare with this job, or with a file of `memctl baseline save`. Without a condition about it (no-new-leak, 'peak<=+2%', 'peak_reserved<=+2%'): its peaks may be exceeded by 5 %, and there may be no finding that it does not have.
+    #[arg(long, value_name = "JOB|FILE", add = ArgValueCandidates::new(job_names))]
     pub against: Option<String>,
-    /// Judge only what follows the end of this epoch; that end is the first that counts.
+    /// The same as 'peak<=BYTES', without characters that a shell reads.
+    #[arg(long, value_name = "BYTES")]
+    pub max_peak: Option<String>,
+    /// The same as 'growth<=RATE': 1MiB/epoch, 64KiB/step, 10MiB/minute.
+    #[arg(long, value_name = "RATE")]
+    pub max_growth: Option<String>,
+    /// Use only data from the end of this epoch on, including this end.
     #[arg(long, value_name = "N")]
     pub after_epoch: Option<u32>,
-    /// For stable: how far allocated memory at later epoch ends may exceed that at the first, 5% or 16MiB [default: 1%, at least 1 MiB].
+    /// For stable: by how much allocated memory at later epoch ends may exceed allocated memory at the first epoch end, 5% or 16MiB [default: 1%, at least 1 MiB].
     #[arg(long, value_name = "AMOUNT")]
     pub tolerance: Option<Tolerance>,
-    /// Judge a job that is still running, ended badly, was not recorded completely or has too few epochs.
+    /// Also decide conditions for a job that is still running, failed, was not recorded completely or has too few epochs.
     #[arg(long)]
     pub allow_incomplete: bool,
     /// Accept suspected growth, which may be a cache that is still filling.
@@ -389,25 +395,37 @@ impl Assert {
         };
         let newest = || self.job.clone().unwrap_or_else(|| "latest".to_owned());
         let (job, words) = named.unwrap_or_else(|| (newest(), &self.words));
-        let conditions = words.iter().map(|word| word.parse()).collect::<Result<Vec<Condition>, String>>()?;
+        let flags = [("peak<=", &self.max_peak), ("growth<=", &self.max_growth)];
+        let flags = flags.into_iter().filter_map(|(figure, limit)| Some(format!("{figure}{}", limit.as_ref()?)));
+        let conditions = words.iter().cloned().chain(flags);
+        let conditions = conditions.map(|word| word.parse()).collect::<Result<Vec<Condition>, String>>()?;
+        if self.against.is_none()
+            && let Some(relative) = conditions.iter().find(|condition| condition.asks.is_relative())
+        {
+            return Err(format!(
+                "`{relative}` compares with another job: name it, or a baseline's file, with --against"
+            ));
+        }
         if conditions.is_empty() && self.against.is_none() {
-            return Err(format!("there is no condition to check behind the job's name `{job}`; {CONDITIONS}"));
+            return Err(format!("there is no condition to check after the job's name `{job}`; {CONDITIONS}"));
         }
         Ok((job, conditions))
     }
 }
 
 const ASSERT_HELP: &str = "Conditions:\n  \
-no-leak                 no finding of growing live memory, suspected growth included\n  \
-no-oom                  no request failed, whether the program went on or not\n  \
+no-leak                 no finding of growing live memory, not even suspected growth\n  \
+no-oom                  no request failed, even if the program continued\n  \
 no-findings             no finding of severity warning or above\n  \
-stable                  no-leak, nothing else grows, and allocated memory at epoch ends stays within the tolerance\n  \
+stable                  no-leak holds, no other memory grows, and allocated memory at epoch ends stays within the tolerance\n  \
 'peak<10GiB'            the peak of allocated bytes on every rank (also <=; KiB, MiB, GiB, TiB, KB, MB, GB, TB)\n  \
 'peak_reserved<12GiB'   the peak of reserved bytes\n  \
+'peak<=+2%'             with --against: the peak above the other job's, also 'peak_reserved<=+2%', 'peak<=+512MiB'\n  \
+no-new-leak             with --against: no leak that the other job does not have\n  \
 'reserved/allocated<R'  the ratio of these two peaks\n  \
 'growth<1MiB/epoch'     growth of every rank, also /step and /minute\n  \
 'unused<50%'            the share of reserved bytes that no live block uses at epoch ends (cache included)\n\
-Exit codes: 0 all hold, 1 one does not hold or is inconclusive (the data does not say), 2 wrong usage.";
+Exit codes: 0 all conditions hold, 1 a condition does not hold or cannot be decided from the data, 2 wrong usage.";
 
 /// `memctl timeline`.
 #[derive(Clone, Debug, Args)]
@@ -415,7 +433,7 @@ pub struct Timeline {
     /// Which part of which job.
     #[command(flatten)]
     pub narrow: Narrow,
-    /// The most points per rank [default: the plot's columns, 240 for data].
+    /// The maximum number of points per rank [default: the plot's columns, 240 for data].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(TIMELINE_POINTS_MAX)))]
     pub points: Option<u32>,
 }
@@ -429,13 +447,13 @@ pub struct Sites {
     /// When.
     #[command(flatten)]
     pub at: SitesAt,
-    /// As a tree of calls (the default).
+    /// Show a tree of calls (the default).
     #[arg(long, conflicts_with = "folded")]
     pub tree: bool,
-    /// As folded stacks for flamegraph.pl, inferno or speedscope.
+    /// Show folded stacks for flamegraph.pl, inferno or speedscope.
     #[arg(long)]
     pub folded: bool,
-    /// Show library frames too, not only your own code.
+    /// Also show frames of libraries, not only your own code.
     #[arg(long)]
     pub all_frames: bool,
     /// Omit branches below this share of the memory, in percent.
@@ -447,7 +465,7 @@ pub struct Sites {
 #[derive(Clone, Copy, Debug, Args)]
 #[group(multiple = false)]
 pub struct SitesAt {
-    /// When most was allocated (on each rank).
+    /// At the moment when most memory was allocated, on each rank.
     #[arg(long)]
     pub peak: bool,
     /// At the end of this epoch.
@@ -462,7 +480,7 @@ pub struct SitesAt {
 }
 
 impl SitesAt {
-    /// As the daemon wants it.
+    /// The moment for the daemon.
     #[must_use]
     pub fn moment(&self, now: Timestamp) -> Option<v1::sites_request::Moment> {
         use v1::sites_request::Moment as Wire;
@@ -479,9 +497,9 @@ impl SitesAt {
 /// What `memctl export` writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ExportFormat {
-    /// A PyTorch snapshot of one rank: `python -m torch.cuda._memory_viz stats FILE`, pytorch.org/memory_viz.
+    /// A PyTorch snapshot of one rank, for `python -m torch.cuda._memory_viz stats FILE` or pytorch.org/memory_viz.
     MemoryViz,
-    /// Live memory at the slice's end as folded stacks, for flame graphs.
+    /// Live memory at the end of the selected part, as folded stacks for flame graphs.
     Folded,
     /// One line per event.
     Csv,
@@ -496,7 +514,7 @@ pub struct Export {
     /// The format.
     #[arg(long, value_enum)]
     pub format: ExportFormat,
-    /// Write to this file; `{rank}` in its name becomes the rank, one file each [default: standard output].
+    /// Write to this file. `{rank}` in its name is replaced by the rank, so each rank gets a file [default: standard output].
     #[arg(short, long, value_name = "FILE")]
     pub file: Option<PathBuf>,
 }

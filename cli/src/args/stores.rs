@@ -1,4 +1,4 @@
-//! The flags of `backup`, `restore`, `check` and `delete`: what is done to a store.
+//! The flags of `backup`, `restore`, `check` and `delete`, the commands for a store.
 
 use std::path::PathBuf;
 
@@ -14,7 +14,7 @@ pub struct Backup {
     /// The file to write; it must not exist.
     #[arg(value_name = "FILE")]
     pub target: PathBuf,
-    /// The store: sqlite:PATH or postgres://… [default: SQLite in the data directory].
+    /// The store: sqlite:PATH or postgres://… [default: SQLite in the data folder].
     #[arg(long, env = "MEMCTL_DATABASE_URL", value_name = "URL", hide_env_values = true)]
     pub store: Option<String>,
 }
@@ -25,10 +25,10 @@ pub struct Restore {
     /// The backup.
     #[arg(value_name = "FILE")]
     pub source: PathBuf,
-    /// The store to fill: sqlite:PATH or postgres://… [default: SQLite in the data directory].
+    /// The store to fill: sqlite:PATH or postgres://… [default: SQLite in the data folder].
     #[arg(long, env = "MEMCTL_DATABASE_URL", value_name = "URL", hide_env_values = true)]
     pub store: Option<String>,
-    /// Restore a backup also where something in it is damaged, which stays so.
+    /// Restore the backup even if some of its data is damaged. This data stays damaged.
     #[arg(long)]
     pub damaged: bool,
 }
@@ -36,13 +36,13 @@ pub struct Restore {
 /// `memctl check`.
 #[derive(Clone, Debug, Args)]
 pub struct Check {
-    /// Read everything: the database's pages, and every item with its checksum.
+    /// Read all data: the database's pages, and every item with its checksum.
     #[arg(long)]
     pub deep: bool,
-    /// First make the SQLite file as small as what is in it. No daemon may have it open.
+    /// First reduce the SQLite file to the size of its content. No daemon may have the file open.
     #[arg(long)]
     pub compact: bool,
-    /// The store: sqlite:PATH or postgres://… [default: SQLite in the data directory].
+    /// The store: sqlite:PATH or postgres://… [default: SQLite in the data folder].
     #[arg(long, env = "MEMCTL_DATABASE_URL", value_name = "URL", hide_env_values = true)]
     pub store: Option<String>,
 }
@@ -50,7 +50,7 @@ pub struct Check {
 /// `memctl delete`.
 #[derive(Clone, Debug, Args)]
 pub struct Delete {
-    /// The job: its newest run, or a run like gpt2#3.
+    /// The job, which means its newest run, or a run such as gpt2#3.
     #[arg(value_name = "JOB", value_parser = values::known_job, add = ArgValueCandidates::new(job_names), conflicts_with = "job", required_unless_present = "job")]
     pub named: Option<String>,
     /// The job's name, as a flag.
@@ -59,7 +59,7 @@ pub struct Delete {
     /// Only this attempt [default: all].
     #[arg(long, value_name = "N")]
     pub attempt: Option<u32>,
-    /// Every run of the name.
+    /// Delete every run of the job.
     #[arg(long)]
     pub all_runs: bool,
     /// Do not ask for confirmation.
@@ -68,7 +68,7 @@ pub struct Delete {
 }
 
 impl Delete {
-    /// The job's name. (A job is never deleted by being the newest.)
+    /// The job's name. It has no default, so no command deletes the newest job by accident.
     #[must_use]
     pub fn name(&self) -> &str {
         self.named.as_deref().or(self.job.as_deref()).unwrap_or_default()

@@ -2,16 +2,16 @@
 
 use clap::Args;
 
-/// The page's usual port on this machine: one that is easily forwarded (`ssh -L 7719:localhost:7719 HOST`).
+/// The default port of the page on this machine. A fixed port is easy to forward (`ssh -L 7719:localhost:7719 HOST`).
 pub const UI_PORT: u16 = 7719;
 
 /// `memctl ui`.
 #[derive(Clone, Debug, Default, Args)]
 pub struct Ui {
-    /// The port of this machine that the page is on; 0 takes any [default: 7719, or any where that is taken].
+    /// The port of the page on this machine; 0 takes any free port [default: 7719, or any free port if 7719 is in use].
     #[arg(long, value_name = "PORT")]
     pub port: Option<u16>,
-    /// Open it in this machine's browser, too.
+    /// Also open the page in a browser on this machine.
     #[arg(long)]
     pub open: bool,
 }
@@ -19,10 +19,10 @@ pub struct Ui {
 /// `memctl demo`.
 #[derive(Clone, Debug, Default, Args)]
 pub struct Demo {
-    /// Show the job on the page, until Ctrl-C, instead of asking about it here.
+    /// Show the job on the page until Ctrl-C, and print no analysis.
     #[arg(long)]
     pub ui: bool,
-    /// With --ui: open the page in this machine's browser, too.
+    /// With --ui: also open the page in a browser on this machine.
     #[arg(long, requires = "ui")]
     pub open: bool,
 }

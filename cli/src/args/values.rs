@@ -1,6 +1,6 @@
-//! What is typed as a value: lists of ranks, ranges of epochs, moments, labels.
+//! Parses the values of flags: lists of ranks, ranges of epochs, moments, labels.
 //!
-//! Guarantees: a typing error is reported with an example; a list of ranks is bounded, so that a large number cannot
+//! Guarantees: an error message shows a correct example. A list of ranks is bounded, so that a large number cannot
 //! exhaust memory.
 
 use std::str::FromStr;
@@ -9,10 +9,10 @@ use jiff::{SignedDuration, Timestamp};
 use memctl_proto::convert::holders::BUDGET_MS_MAX;
 use memctl_replay::fit::NUMBER_MAX;
 
-/// Ranks in one list: four times the largest training jobs there are.
+/// The maximum number of ranks in one list: four times the ranks of the largest known training jobs.
 const RANKS_MAX: usize = 1 << 16;
 
-/// `0-3,7`: sorted, without doubles.
+/// A list such as `0-3,7`, sorted and without duplicates.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct RankList(pub Vec<u32>);
 
@@ -40,7 +40,7 @@ impl FromStr for RankList {
     }
 }
 
-/// `2..5`: both ends belong to it. `3`, `2..` and `..5` work too.
+/// A range such as `2..5`, with both ends included. `3`, `2..` and `..5` are also ranges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct EpochRange {
     /// The first epoch, if there is a lower end.
@@ -69,17 +69,17 @@ impl FromStr for EpochRange {
     }
 }
 
-/// `2026-11-20T10:00:00Z`, or `10m` for ten minutes ago.
+/// A time such as `2026-11-20T10:00:00Z`, or `10m` for ten minutes ago.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TimeBound {
     /// A point in time, ns since the Unix epoch.
     At(u64),
-    /// So long ago.
+    /// A time before now.
     Ago(SignedDuration),
 }
 
 impl TimeBound {
-    /// Nanoseconds since the Unix epoch; times before it are 0.
+    /// Nanoseconds since the Unix epoch. An earlier time becomes 0.
     #[must_use]
     pub fn resolve(self, now: Timestamp) -> u64 {
         match self {
@@ -106,7 +106,7 @@ impl FromStr for TimeBound {
     }
 }
 
-/// `key=value`.
+/// A label, written `key=value`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LabelArg(pub String, pub String);
 
@@ -125,7 +125,7 @@ impl FromStr for LabelArg {
     }
 }
 
-/// A job and the number that it was recorded at, where that is named: `gpt-b4=4`.
+/// A job and, if given, its size (the number at which it was recorded): `gpt-b4=4`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SizedJob(pub String, pub Option<u64>);
 
@@ -140,10 +140,10 @@ impl FromStr for SizedJob {
     }
 }
 
-/// A job's name for a new job.
+/// The name of a new job.
 ///
 /// # Errors
-/// Names that cannot be typed, printed and used in a path.
+/// The name cannot be typed, printed or used in a path.
 pub fn new_job(text: &str) -> Result<String, String> {
     if text == "latest" {
         return Err("`latest` stands for the newest job; choose another name".to_owned());
@@ -152,7 +152,7 @@ pub fn new_job(text: &str) -> Result<String, String> {
         return Ok(text.to_owned());
     }
     if let Some((name, _)) = text.split_once('#') {
-        return Err(format!("what follows # is the number of a run, which memctl gives; name the job: {name}"));
+        return Err(format!("the text after # is the number of a run, which memctl assigns; name the job: {name}"));
     }
     Err(format!(
         "a job's name consists of letters, digits and ._:@/+- (no leading -, no leading or trailing /, no . or .. between /), {} bytes at most",
@@ -163,7 +163,7 @@ pub fn new_job(text: &str) -> Result<String, String> {
 /// The name of an existing job.
 ///
 /// # Errors
-/// The name is empty: probably a script's variable that was not set; it must not mean the newest job.
+/// The name is empty, probably because a script's variable was not set. An empty name must not mean the newest job.
 pub fn known_job(text: &str) -> Result<String, String> {
     if text.is_empty() {
         return Err("the name is empty; `memctl jobs` lists the jobs, `latest` is the newest".to_owned());
@@ -195,7 +195,7 @@ pub fn duration(text: &str) -> Result<std::time::Duration, String> {
         _ => None,
     };
     let number = digits.parse::<u64>().ok().zip(seconds).and_then(|(number, seconds)| number.checked_mul(seconds));
-    // At most a day: no wait is longer, and sums of times do not overflow a clock.
+    // The limit is one day: no wait is longer, and sums of times do not overflow a clock.
     number
         .filter(|&seconds| seconds <= 86_400)
         .map(std::time::Duration::from_secs)

@@ -1,4 +1,4 @@
-//! Which job a command is about: by its name, by `--job`, or the newest.
+//! The job of a command: chosen by name or by `--job`, otherwise the newest.
 
 use clap::Args;
 use clap_complete::engine::ArgValueCandidates;
@@ -9,7 +9,7 @@ use super::values;
 /// The newest job.
 const NEWEST: &str = "latest";
 
-/// The job of a question.
+/// The job of a query.
 #[derive(Clone, Debug, Args)]
 pub struct Which {
     /// The job's name [default: the newest].
@@ -54,7 +54,7 @@ mod tests {
         };
         let why = assert.asked().unwrap_err();
         assert!(
-            why.starts_with("there is no condition to check behind the job's name `base`; conditions are:"),
+            why.starts_with("there is no condition to check after the job's name `base`; conditions are:"),
             "{why}"
         );
     }

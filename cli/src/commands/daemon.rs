@@ -61,7 +61,7 @@ pub async fn run(flags: &args::Daemon, global: &Global) -> Result<(), Failure> {
         default_data_dir,
         default_socket,
     };
-    if let Some(folder) = store_folder(&wanted)? {
+    if let Some(folder) = store_folder(&wanted)?.filter(|_| !wanted.check) {
         give_way(&folder).await?;
     }
     tokio::select! {

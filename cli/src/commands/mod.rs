@@ -4,12 +4,14 @@ mod access;
 mod alerts;
 mod assert;
 mod backup;
+mod baseline;
 mod check;
 pub mod completions;
 mod daemon;
 mod delete;
 mod demo;
 mod diagnose;
+mod diff;
 mod doctor;
 mod explain;
 mod export;
@@ -68,6 +70,8 @@ pub async fn run(cli: &Cli, screen: &Screen, out: &mut (dyn Write + Send)) -> Re
         Command::Fit(args) => fit::run(args, global, screen, out).await,
         Command::Holders(args) => holders::run(args, global, screen, out).await,
         Command::Ledger(args) => explain::ledger(args, global, screen, now, out).await,
+        Command::Diff(args) => diff::run(args, global, screen, out).await,
+        Command::Baseline(args) => baseline::run(args, global, out).await,
         Command::Timeline(args) => questions::timeline(args, global, screen, now, out).await,
         Command::Sites(args) => questions::sites(args, global, screen, now, out).await,
         Command::Alerts(args) => return alerts::run(args, global, screen, now, out).await,

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use memctl_daemon::config::{self, AlertsLayer, Config, Defaults, HttpLayer, Layer, Listed, TlsLayer};
 use memctl_daemon::entry;
 use memctl_daemon::listen::Listen;
-use memctl_daemon::store::{Retention, StoreAddress, StoreInfo};
+use memctl_daemon::store::{Retention, StoreAddress, StoreError, StoreInfo};
 use tokio::signal::unix::Signal;
 use tokio::sync::mpsc;
 
@@ -145,7 +145,12 @@ fn configuration(wanted: &Serving) -> Result<Config, Failure> {
 }
 
 async fn check(config: &Config) -> Result<(), Failure> {
-    let store = entry::open(&config.store, "memctl daemon --check").await.map_err(|error| store_failure(&error))?;
+    let store = match entry::open(&config.store, "memctl daemon --check").await {
+        // The daemon whose new configuration is checked runs.
+        Err(StoreError::InUse { .. }) => entry::open_read_only(&config.store).await,
+        opened => opened,
+    };
+    let store = store.map_err(|error| store_failure(&error))?;
     let info = store.info().await.map_err(|error| store_failure(&error))?;
     let checked = print_checked(config, &info);
     store.close().await.map_err(|error| store_failure(&error))?;

@@ -8,7 +8,7 @@ use crate::render::screen::{Screen, Tone};
 use crate::render::table::{Table, left};
 use crate::render::text::{safe, width};
 
-/// Characters of a time without its fraction: `2026-03-01T12:30:00`.
+/// Number of characters of a time without its fraction: `2026-03-01T12:30:00`.
 const SECONDS: usize = 19;
 
 impl Page for Tokens {
@@ -16,7 +16,7 @@ impl Page for Tokens {
         if self.tokens.is_empty() {
             return "No tokens.\n".to_owned();
         }
-        let columns = [("NAME", 0), ("ID", 0), ("ROLE", 0), ("TENANT", 1), ("JOBS", 2), ("STATE", 0), ("EXPIRES", 3)];
+        let columns = [("NAME", 0), ("ID", 0), ("ROLE", 0), ("TENANT", 2), ("JOBS", 3), ("STATE", 0), ("EXPIRES", 1)];
         let mut table = Table::new(&columns.map(|(name, rank)| left(name, rank)));
         for token in &self.tokens {
             table.row(vec![
@@ -67,7 +67,7 @@ impl Page for Audit {
                 entry.outcome.clone(),
             ]);
         }
-        // Audit entries are evidence. If the table is too wide for the screen, entries are wrapped and nothing is cut.
+        // Audit entries are evidence, so nothing is cut. If the table is too wide for the screen, entries are wrapped.
         let is_whole = screen.columns.is_none_or(|columns| {
             table.show(&Screen { columns: None, colour: false, ..*screen }).lines().all(|line| width(line) <= columns)
         });
@@ -85,7 +85,7 @@ fn done(entry: &Entry) -> &'static str {
     if entry.refused { "refused" } else { "yes" }
 }
 
-/// An entry on as many lines as it needs.
+/// An entry, on as many lines as it needs.
 fn block(entry: &Entry, screen: &Screen) -> String {
     let Entry { caller, peer, tenant, action, subject, outcome, .. } = entry;
     let refused = if entry.refused { " (refused)" } else { "" };

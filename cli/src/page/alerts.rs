@@ -1,4 +1,4 @@
-//! The pages of `memctl alerts`: alerts with their sentence, silences, and the responses of receivers.
+//! The pages of `memctl alerts`: alerts with their sentences, silences, and the responses of receivers to a test.
 
 use memctl_answers::alerts::{Alert, AlertedFinding, Alerts, Answers, Phase, Rules, Silences, Watched};
 use memctl_answers::format::time::{self, Time};
@@ -10,7 +10,7 @@ use crate::render::screen::{Screen, Tone};
 use crate::render::table::{Table, left, right};
 use crate::render::text::{plural, rank_list, safe};
 
-/// Lines for jobs that were not judged; `memctl jobs` lists all of them.
+/// Maximum number of lines about jobs that were not judged. `memctl jobs` lists all of these jobs.
 const LINES: usize = 4;
 
 impl Page for Alerts {
@@ -19,7 +19,7 @@ impl Page for Alerts {
     }
 }
 
-/// Alerts.
+/// The page of alerts.
 #[must_use]
 pub fn alerts(alerts: &Alerts, screen: &Screen) -> String {
     let mut out = String::new();
@@ -84,7 +84,7 @@ pub fn alerts(alerts: &Alerts, screen: &Screen) -> String {
     out
 }
 
-/// The scope of these alerts, or of their absence.
+/// The part of the jobs that these alerts, or their absence, are about.
 fn looked_at(watched: &Watched, none: bool, screen: &Screen) -> String {
     if watched.jobs == 0 {
         return if none { "No job is stored, so nothing was judged.\n".to_owned() } else { String::new() };
@@ -145,7 +145,7 @@ impl Page for Silences {
     }
 }
 
-/// Silences.
+/// The page of silences.
 #[must_use]
 pub fn silences(silences: &Silences, screen: &Screen) -> String {
     if silences.silences.is_empty() {
@@ -187,7 +187,7 @@ pub fn answers(answers: &Answers, screen: &Screen) -> String {
         ]);
     }
     let mut out = table.show(screen);
-    // The reason is shown in full, because the table may have cut it.
+    // The reason is shown in full below the table, because the table may have cut it.
     for tested in answers.receivers.iter().filter(|tested| !tested.delivered) {
         out.push_str(&format!("\n{}: {}\n", safe(&tested.receiver), safe(&tested.answer)));
     }
@@ -199,7 +199,7 @@ pub fn answers(answers: &Answers, screen: &Screen) -> String {
 }
 
 impl Page for Rules {
-    /// The page is the file itself; this list of names is used where a table is required.
+    /// The page is the TOML file itself. Where a table is required, the output is this list of names.
     fn page(&self, _: &Screen) -> String {
         self.rules.iter().map(|rule| format!("{}\n", safe(&rule.name))).collect()
     }

@@ -1,4 +1,4 @@
-//! The page of `memctl assert`: one line per condition, with the reason if the data cannot decide it.
+//! The page of `memctl assert`: one line per condition. If the data cannot decide a condition, the line has the reason.
 
 use memctl_answers::assert::{Outcome, Verdicts};
 
@@ -6,7 +6,7 @@ use super::{Page, heading, prose};
 use crate::render::screen::{Screen, Tone};
 use crate::render::text::{safe, width};
 
-/// Columns of the verdict.
+/// Number of columns of the verdict.
 const VERDICT: usize = 14;
 
 impl Page for Verdicts {
@@ -15,7 +15,7 @@ impl Page for Verdicts {
     }
 }
 
-/// See the module.
+/// The page's text.
 #[must_use]
 pub fn page(verdicts: &Verdicts, screen: &Screen) -> String {
     let mut out = heading(&verdicts.job, screen);

@@ -1,7 +1,7 @@
-//! The page of `memctl diagnose`: a colleague's note on one screen.
+//! The page of `memctl diagnose`: a short explanation on one screen.
 //!
-//! Guarantees: six numbered answers, each short; commands and code are never cut or wrapped, so that they can be
-//! copied. A long explanation ends in `…`; `memctl leaks` shows it in full.
+//! Guarantees: there are six numbered answers, and each is short. Commands and code are never cut or wrapped, so that
+//! they can be copied. A long explanation is cut and ends in `…`. `memctl leaks` shows it in full.
 
 use memctl_answers::diagnose::{Diagnosis, EXAMPLE, Question};
 use memctl_model::JobState;
@@ -10,11 +10,11 @@ use super::{Page, completeness, finding, heading, judged, prose};
 use crate::render::screen::{Screen, Tone};
 use crate::render::text::safe;
 
-/// The largest number of lines of a paragraph.
+/// Maximum number of lines of a paragraph.
 const LINES: usize = 16;
-/// Other findings that are named below the summary.
+/// Maximum number of other findings that are named below the summary.
 const OTHERS: usize = 2;
-/// The answer after which the curve is shown.
+/// The number of the answer that the curve follows.
 const GROWTH: usize = 1;
 
 impl Page for Diagnosis {
@@ -23,7 +23,7 @@ impl Page for Diagnosis {
     }
 }
 
-/// See the module.
+/// The page's text.
 #[must_use]
 pub fn page(note: &Diagnosis, screen: &Screen) -> String {
     let mut out = judged::headline(note.verdict.as_ref(), &note.scope, screen);
@@ -49,13 +49,13 @@ pub fn page(note: &Diagnosis, screen: &Screen) -> String {
     out
 }
 
-/// The findings in brief, without the verdict, which is the page's first sentence.
+/// The findings in brief. The verdict is not among them, because it is the page's first sentence.
 fn summary(note: &Diagnosis, screen: &Screen) -> String {
     let Some(worst) = note.findings.first() else {
         return judged::nothing(note.verdict.as_ref(), &note.findings, &note.scope, screen);
     };
     let mut out = String::new();
-    // If the verdict is about the same place, the page's first sentence already contains it.
+    // If the verdict is about the same place, the page's first sentence already contains this finding.
     let said = note.verdict.as_ref().is_some_and(|verdict| {
         verdict.is_grave() && verdict.site.as_ref() == worst.site.as_ref().map(|site| &site.frame)
     });
@@ -91,7 +91,7 @@ fn answer(question: &Question, screen: &Screen) -> String {
         }
     }
     for command in &question.commands {
-        // A command is never cut, because it is meant to be copied.
+        // A command is never cut, because users copy it.
         out.push_str(&format!("  {}\n", safe(command)));
     }
     out

@@ -1,7 +1,7 @@
-//! Findings on a page: in brief (what `query` shows) and in full (what `leaks` and `ranks` show).
+//! Findings on a page: in brief (for `query`) and in full (for `leaks` and `ranks`).
 //!
-//! Guarantees: the sentence comes first and in full; the severity is visible without colours (`!!`, `! `, `i `); an
-//! unknown figure has no line. Sentences are the daemon's and are not rephrased.
+//! Guarantees: the sentence comes first and is never cut. The severity is visible without colours (`!!`, `! `, `i `).
+//! An unknown figure has no line. The sentences are the daemon's and are not changed.
 
 use memctl_answers::finding::Finding;
 use memctl_answers::finding::holders::FindingHolders;
@@ -13,13 +13,13 @@ use crate::render::plot::sparkline;
 use crate::render::screen::{Screen, Tone};
 use crate::render::text::{plural, rank_list, safe};
 
-/// Findings shown in brief; the others are counted. Five can be read at a glance.
+/// Maximum number of findings that are shown in brief. The others are counted.
 const SHOWN: usize = 5;
-/// Callers of a site that are shown in full.
+/// Maximum number of callers of a site that are shown in full.
 const CALLERS_SHOWN: usize = 8;
-/// Bars of a curve.
+/// Maximum number of bars of a curve.
 const BARS: usize = 40;
-/// Width of the labels in front of a finding's lines, with their indent.
+/// Width of the labels in front of a finding's lines, including their indentation.
 const LABEL: usize = 12;
 
 /// The severity in two characters, readable without colour.
@@ -50,7 +50,7 @@ pub fn several(findings: &[Finding], screen: &Screen) -> String {
     out
 }
 
-/// `3 findings: 1 critical, 2 info`.
+/// The number of findings, such as `3 findings: 1 critical, 2 info`.
 #[must_use]
 pub fn counted(findings: &[Finding], noun: &str) -> String {
     let of = |severity: Severity| findings.iter().filter(|finding| finding.severity == severity).count();
@@ -78,7 +78,7 @@ fn brief(finding: &Finding, screen: &Screen) -> String {
     }
     if !finding.advice.trim().is_empty() {
         let advice = prose::first_sentence(&finding.advice);
-        // The advice is never cut, because the user acts on it.
+        // The advice is never cut, because users act on it.
         out.push_str(&match screen.columns {
             Some(_) => prose::hanging("   ", advice, usize::MAX, screen),
             None => format!("   {}\n", safe(advice)),
@@ -90,7 +90,7 @@ fn brief(finding: &Finding, screen: &Screen) -> String {
 /// The mark and the sentence, which is never cut.
 fn headline(finding: &Finding, screen: &Screen) -> String {
     let title = if finding.title.trim().is_empty() { finding.kind.as_str() } else { &finding.title };
-    // If lines have no limit, the sentence stays on one line, so that it can be searched for.
+    // If the screen has no line limit, the sentence stays on one line, so that a search finds it.
     let room = screen.columns.map_or(usize::MAX, |columns| columns.saturating_sub(3));
     let lines = prose::wrap(title, room);
     let mut out = String::new();
@@ -132,7 +132,8 @@ pub fn full(finding: &Finding, screen: &Screen) -> String {
     out
 }
 
-/// What the search for holders did not analyse, if it found holders. A response without holders states this itself.
+/// Parts of memory that a search for holders did not cover, if it found holders. If it found none, its response states
+/// this itself.
 fn not_looked_at(holders: &FindingHolders) -> String {
     match holders.not_looked_at.as_slice() {
         [] => String::new(),
@@ -140,7 +141,7 @@ fn not_looked_at(holders: &FindingHolders) -> String {
     }
 }
 
-/// `all 4`, `0-1,3`.
+/// Ranks as text, such as `all 4` or `0-1,3`.
 fn ranks(finding: &Finding) -> String {
     match finding.ranks.as_slice() {
         ranks if finding.all_ranks => format!("all {} ({})", ranks.len(), rank_list(ranks)),
@@ -148,7 +149,7 @@ fn ranks(finding: &Finding) -> String {
     }
 }
 
-/// `▁▃▅█  49.0 MiB to 441 MiB (live)`.
+/// A curve with its range, such as `▁▃▅█  49.0 MiB to 441 MiB (live)`.
 #[must_use]
 pub fn course(finding: &Finding, screen: &Screen) -> String {
     let Some((name, values)) = finding.course() else { return String::new() };
@@ -166,7 +167,7 @@ fn thinned(values: &[u64]) -> Vec<u64> {
     (0..BARS).map(|at| values[at * (values.len() - 1) / (BARS - 1)]).collect()
 }
 
-/// `live_bytes_series` is `live`, `epochs_seen` is `epochs seen`.
+/// The name of a figure for people: `live_bytes_series` becomes `live`, and `epochs_seen` becomes `epochs seen`.
 fn in_words(name: &str) -> String {
     let name = name.strip_suffix("_series").unwrap_or(name);
     safe(name.strip_suffix("_bytes").unwrap_or(name)).replace('_', " ")

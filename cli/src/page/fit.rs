@@ -1,7 +1,8 @@
 //! The page of `memctl fit`: the memory of the recordings, the forecast for other sizes or changes, the largest size
 //! that fits, and the changes that reduce memory below a limit.
 //!
-//! The page first states how the recordings were aligned, then the forecast, and at the end what was not analysed.
+//! The page begins with how the recordings were aligned. The forecast follows. The last part states what was not
+//! analysed.
 
 use memctl_answers::fit::{Aligned, Checkpoint, Fit, Growing, Held, Holder, Peak, Recording, Scaled, Under, Without};
 use memctl_answers::naming::{name_of, place};
@@ -12,7 +13,7 @@ use crate::render::screen::{Screen, Tone};
 use crate::render::table::{Table, left, right};
 use crate::render::text::{count, plural, safe};
 
-/// Rows of a table of the peak; the data formats have more.
+/// Maximum number of rows of a table of the peak. The data formats have more rows.
 const ROWS: usize = 10;
 
 impl Page for Fit {
@@ -21,7 +22,7 @@ impl Page for Fit {
     }
 }
 
-/// See the module.
+/// The page's text.
 #[must_use]
 pub fn page(answer: &Fit, screen: &Screen) -> String {
     let mut out: String = answer.recordings.iter().map(|it| recorded(it, screen)).collect();
@@ -141,7 +142,8 @@ fn anatomy(peak: &Peak, screen: &Screen) -> String {
     for (title, held) in [("CLASS", &peak.classes), ("MODULE", &peak.modules)] {
         let mut table = Table::new(&[left(title, 0), right("BLOCKS", 2), right("BYTES", 1)]);
         for Held { name, blocks, bytes } in held.iter().take(ROWS) {
-            // Names of classes are identifiers of memctl and are shown in words; names of modules are the user's.
+            // The names of classes are memctl's, so they are shown as words. The names of modules are the user's and
+            // are not changed.
             let name = name.as_deref().unwrap_or("(none)");
             let name = if title == "CLASS" { name.replace('_', " ") } else { name.to_owned() };
             table.row(vec![name, count(*blocks), HumanBytes::of(*bytes).to_string()]);
@@ -231,7 +233,7 @@ fn recorded(recording: &Recording, screen: &Screen) -> String {
     out
 }
 
-/// How long the figures hold if memory grows.
+/// For how long the figures are valid if memory grows.
 fn grows(growing: &Growing, answer: &Fit) -> String {
     let Growing { job, sentence, steps, is_bounded, .. } = growing;
     let job = if answer.recordings.len() > 1 { format!("In {}: ", safe(job)) } else { String::new() };

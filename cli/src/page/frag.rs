@@ -1,8 +1,8 @@
 //! The page of `memctl frag`: each rank's memory layout, the sites that pin segments, whether a request would fail, and
-//! what to change.
+//! what to change. A site pins a segment if one of its live blocks keeps the segment from being released.
 //!
-//! If nothing is wrong, the page still shows the figures and states that nothing is wrong. The curve and the blocks are
-//! drawn for the rank that wastes most; the other ranks have a line each.
+//! If there is no problem, the page states this and still shows the figures. The curve and the blocks are drawn for the
+//! rank that wastes most memory. The other ranks have one line each.
 
 use memctl_analysis::display_threshold;
 use memctl_answers::format::folded::NO_STACK;
@@ -15,9 +15,9 @@ use crate::render::screen::{Screen, Tone};
 use crate::render::table::{Table, left, right};
 use crate::render::text::{count, plural, safe};
 
-/// Sites shown that pin memory.
+/// Maximum number of sites that are shown for pinned memory.
 const HOLDERS_SHOWN: usize = 5;
-/// Sizes shown in the curve.
+/// Maximum number of sizes that are shown in the curve.
 const SIZES_SHOWN: usize = 5;
 
 impl Page for Fragmentation {
@@ -26,7 +26,7 @@ impl Page for Fragmentation {
     }
 }
 
-/// See the module.
+/// The page's text.
 #[must_use]
 pub fn page(answer: &Fragmentation, screen: &Screen) -> String {
     let inconclusive =
@@ -54,7 +54,7 @@ pub fn page(answer: &Fragmentation, screen: &Screen) -> String {
     }
     out.push('\n');
     if answer.findings.is_empty() && inconclusive.is_none() {
-        // Only judged kinds are reported as free of problems.
+        // A kind of finding is reported as absent only if it was judged.
         let churn = answer.scope.inconclusive_about(&[FindingKind::Churn]).is_none();
         let nothing =
             if churn { "No significant fragmentation and no churn." } else { "No significant fragmentation." };
@@ -158,7 +158,7 @@ fn detail(rank: &Rank, screen: &Screen) -> String {
     out
 }
 
-/// `64.0 MiB 12 %, 128 MiB 55 %`: up to the size that no free block can serve.
+/// The curve as text: `64.0 MiB 12 %, 128 MiB 55 %`, up to the size that no free block can serve.
 fn curve(shares: &[Share]) -> String {
     let large: Vec<&Share> =
         shares.iter().filter(|share| display_threshold::is_large_request(share.request_bytes)).collect();

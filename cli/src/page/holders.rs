@@ -1,6 +1,8 @@
-//! The page of `memctl holders`: the holders of a site's tensors, each with its chain from the root to the tensor.
+//! The page of `memctl holders`: the holders of a site's tensors. Each holder has its chain from the root to the
+//! tensor.
 //!
-//! The page states how many blocks this covers, how long the search paused the process, and what was not searched.
+//! The page states how many blocks the holders cover, how long the search paused the process, and what was not
+//! searched.
 
 use memctl_answers::holders::{Holder, Holders};
 use memctl_answers::naming::{command, name_of, place};
@@ -16,7 +18,7 @@ impl Page for Holders {
     }
 }
 
-/// See the module.
+/// The page's text.
 #[must_use]
 pub fn page(answer: &Holders, screen: &Screen) -> String {
     let mut out = heading(&answer.job, screen);
@@ -55,7 +57,7 @@ fn of_holder(holder: &Holder, answer: &Holders, screen: &Screen) -> String {
     out
 }
 
-/// The coverage of the search, and its cost.
+/// How many blocks the search covered, and how long it paused the process.
 fn coverage(answer: &Holders) -> String {
     let asked = plural(u64::from(answer.asked_blocks), "block");
     let live = format!("{} live there, {}", count(answer.live_blocks), HumanBytes::of(answer.live_bytes));

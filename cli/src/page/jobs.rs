@@ -1,4 +1,4 @@
-//! The table of jobs.
+//! The page of `memctl jobs`: a table of the jobs.
 
 use memctl_answers::Job;
 use memctl_answers::format::time;
@@ -17,7 +17,7 @@ impl Page for Jobs {
     }
 }
 
-/// See the module.
+/// The page's text.
 #[must_use]
 pub fn page(jobs: &Jobs, screen: &Screen) -> String {
     if jobs.jobs.is_empty() && jobs.filtered {
@@ -31,7 +31,7 @@ pub fn page(jobs: &Jobs, screen: &Screen) -> String {
         ];
         return format!("No jobs yet.\n{}", next(&ways, screen));
     }
-    // Jobs of several tenants may have the same name.
+    // Jobs of different tenants may have the same name.
     let several = jobs.jobs.iter().any(|job| job.tenant != jobs.jobs[0].tenant);
     let attempts = jobs.jobs.iter().any(|job| job.attempt > 0);
     let mut columns = vec![
@@ -47,7 +47,7 @@ pub fn page(jobs: &Jobs, screen: &Screen) -> String {
         left("SOURCE", 5),
         left("LABELS", 6),
     ];
-    // The column follows the job.
+    // The attempt's column comes after the job's column.
     if attempts {
         columns.insert(2, right("ATTEMPT", 1));
     }
@@ -87,7 +87,8 @@ pub fn page(jobs: &Jobs, screen: &Screen) -> String {
     table.show(screen)
 }
 
-/// `leak`, `growing`, `steady`; if the memory is fine, the worst finding: `warning: rank lost`.
+/// The text of a verdict, such as `leak`, `growing` or `steady`. If the memory has no problem, the worst other finding,
+/// such as `warning: rank lost`.
 fn verdict(job: &Job) -> (String, Option<Tone>) {
     let Some(judged) = &job.verdict else { return ("not judged yet".to_owned(), None) };
     let Some(verdict) = &judged.verdict else { return ("-".to_owned(), None) };

@@ -1,6 +1,8 @@
-//! What was not judged, on a page: at the top if it is decisive, otherwise below the findings.
+//! States on a page what was not judged. If this decides the result, it is at the top of the page, otherwise below the
+//! findings.
 //!
-//! Guarantees: if growth could not be judged, every page begins with this, and no page reports the job as fine.
+//! Guarantees: if growth could not be judged, every page begins with this. No page then reports that the job has no
+//! problem.
 
 use memctl_answers::finding::Finding;
 use memctl_answers::judged::{NotJudged, Scope, looked_at};

@@ -1,4 +1,4 @@
-//! The page of `memctl leaks`: each finding about growth in full; or a statement that there is none, with what was
+//! The page of `memctl leaks`: each finding about growth in full. If there is none, the page states this, and what was
 //! analysed.
 
 use memctl_answers::leaks::Leaks;
@@ -15,7 +15,7 @@ impl Page for Leaks {
     }
 }
 
-/// See the module.
+/// The page's text.
 #[must_use]
 pub fn page(leaks: &Leaks, screen: &Screen) -> String {
     let mut out = judged::headline(leaks.verdict.as_ref(), &leaks.scope, screen);

@@ -1,7 +1,7 @@
-//! The page of `memctl ledger`: for each rank the parts of the device's memory, as a sum that ends in the amount that
-//! the device reports.
+//! The page of `memctl ledger`: for each rank, the parts of the device's memory. They are a sum, whose result is the
+//! memory in use that the device reports.
 //!
-//! Guarantees: a row for everything that is known; unmeasured parts are stated below and not shown as 0.
+//! Guarantees: everything that is known has a row. Unmeasured parts are named below the table and not shown as 0.
 
 use memctl_answers::ledger::{Ledger, Rank, ratio};
 use memctl_answers::naming::{command, name_of, process_flag};
@@ -12,9 +12,9 @@ use crate::render::screen::{Screen, Tone};
 use crate::render::table::{Table, left, right};
 use crate::render::text::{plural, safe};
 
-/// Names and pools shown per rank.
+/// Maximum number of names, and of pools, that are shown per rank.
 const OWNERS_SHOWN: usize = 10;
-/// Ranks shown; each takes a dozen lines.
+/// Maximum number of ranks that are shown. Each rank takes a dozen lines.
 const RANKS_SHOWN: usize = 8;
 
 impl Page for Ledger {
@@ -23,7 +23,7 @@ impl Page for Ledger {
     }
 }
 
-/// See the module.
+/// The page's text.
 #[must_use]
 pub fn page(answer: &Ledger, screen: &Screen) -> String {
     let mut out = heading(&answer.job, screen);
@@ -39,7 +39,7 @@ pub fn page(answer: &Ledger, screen: &Screen) -> String {
         out.push_str(&of_rank(&listed.rank, answer.job.world_size, screen));
     }
     if let Some(more) = answer.ranks.len().checked_sub(RANKS_SHOWN).filter(|&more| more > 0) {
-        let line = format!("and {} (--rank selects)", plural(more as u64, "more rank"));
+        let line = format!("and {} (select them with --rank)", plural(more as u64, "more rank"));
         out.push_str(&format!("\n{}\n", screen.wrapped(&line, 0)));
     }
     out.push('\n');
@@ -116,7 +116,7 @@ fn table(rank: &Rank) -> Table {
     table
 }
 
-/// Memory by the names that the process gave it, and private pools; empty if there is neither.
+/// The memory by the names that the process gave it, and the private pools; empty if there are neither.
 fn named(rank: &Rank, screen: &Screen) -> String {
     let mut out = String::new();
     if !rank.owners.is_empty() {
@@ -162,7 +162,7 @@ fn named(rank: &Rank, screen: &Screen) -> String {
     out
 }
 
-/// `12.3 %`; a share that is not 0 but rounds to 0 is shown as `< 0.1 %`.
+/// `12.3 %`. A share that is not 0 but rounds to 0 is shown as `< 0.1 %`.
 fn percent(share: f64) -> String {
     let percent = format!("{:.1} %", 100.0 * share);
     if share > 0.0 && percent == "0.0 %" { "< 0.1 %".to_owned() } else { percent }
@@ -171,10 +171,10 @@ fn percent(share: f64) -> String {
 fn unmeasured(rank: &Rank, world_size: Option<u32>) -> Vec<String> {
     let Some(measured) = &rank.measured_at else {
         return vec![
-            "The device was not measured around this moment: its use outside the allocator is unknown.".to_owned(),
+            "The device was not measured around this moment, so its use outside the allocator is unknown.".to_owned(),
         ];
     };
-    let mut lines = vec![format!("The device was measured at {measured}; this moment is {}.", rank.at)];
+    let mut lines = vec![format!("The device was measured at {measured}; the allocator's state is from {}.", rank.at)];
     let missing: Vec<&str> = [("context and libraries", rank.context_bytes), ("other processes", rank.others_bytes)]
         .into_iter()
         .filter_map(|(name, bytes)| bytes.is_none().then_some(name))
@@ -183,10 +183,10 @@ fn unmeasured(rank: &Rank, world_size: Option<u32>) -> Vec<String> {
         lines.push(format!("Not measured: {}.", missing.join("; ")));
     }
     if rank.nccl_bytes.is_none() && rank.context_bytes.is_some() && world_size != Some(1) {
-        lines.push("NCCL's memory is not known separately: it is part of context and libraries.".to_owned());
+        lines.push("NCCL's memory was not measured separately; it is part of context and libraries.".to_owned());
     } else if rank.nccl_bytes.is_some() {
         lines.push(
-            "NCCL's row has the communicators of PyTorch's process groups; others are in context and libraries."
+            "The row NCCL has the communicators of PyTorch's process groups; others are in context and libraries."
                 .to_owned(),
         );
     }

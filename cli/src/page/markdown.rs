@@ -1,6 +1,6 @@
 //! The report in Markdown, for a pull request or a ticket: the verdict, the ranks, and the sites that changed.
 //!
-//! Guarantees: short for any recording; names are plain text: no markup, no mentions, no links.
+//! Guarantees: the report is short for every recording. Names are plain text, without markup, mentions or links.
 
 use memctl_answers::dossier::Dossier;
 use memctl_answers::dossier::table::{Row, rows};
@@ -15,14 +15,14 @@ use super::{completeness, judged, place_of};
 use crate::render::screen::Screen;
 use crate::render::text::{capital, count, plural};
 
-/// Findings, ranks and sites that are named; the others are counted.
+/// Maximum number of findings, of ranks and of sites that are named. The others are counted.
 const FINDINGS_SHOWN: usize = 5;
 const RANKS_SHOWN: usize = 16;
 const SITES_SHOWN: usize = 10;
 /// The screen for texts of other pages.
 const PLAIN: Screen = Screen { columns: None, unicode: true, colour: false };
 
-/// See the module.
+/// The text of the report.
 #[must_use]
 pub fn page(dossier: &Dossier) -> String {
     let note = &dossier.note;
@@ -107,7 +107,7 @@ fn ranks(ranks: &[Rank]) -> String {
     format!("{out}\n")
 }
 
-/// The sites that changed most; the largest if there is nothing to compare.
+/// The sites that changed most. If there is no earlier state to compare with, the largest sites.
 fn sites(dossier: &Dossier) -> String {
     let Some(rank) = dossier.shown() else { return String::new() };
     let late = match dossier.live(&dossier.parts.late) {

@@ -1,12 +1,13 @@
-//! Pages for people: how results look in a terminal and in a file to send, easy to read.
+//! Pages for people: results as text for a terminal, and as a file that can be sent.
 //!
-//! Guarantees: pure functions of a response and a screen; no line is wider than the screen, except commands to copy;
-//! external text is escaped.
+//! Guarantees: a page depends only on a response and a screen. No line is wider than the screen, except for commands
+//! that users copy. Text from outside is escaped.
 
 mod access;
 pub mod alerts;
 pub mod assert;
 pub mod diagnose;
+pub mod diff;
 pub mod finding;
 pub mod fit;
 pub mod frag;
@@ -36,7 +37,7 @@ use memctl_answers::{Answer, Completeness, Job};
 use crate::render::screen::{Screen, Tone};
 use crate::render::text::{count, plural, safe, width};
 
-/// A response with a page for people.
+/// A response that has a page for people.
 pub trait Page: Answer {
     /// The page for people.
     fn page(&self, screen: &Screen) -> String;
@@ -116,13 +117,13 @@ pub fn completeness(completeness: &Completeness, running: bool, screen: &Screen)
     format!("{}\n", screen.paint(Tone::Alert, &screen.wrapped(&text, 0)))
 }
 
-/// Commands to continue with, each with its purpose.
+/// Commands for the next step, each with its purpose.
 #[must_use]
 pub fn next(commands: &[(String, &str)], screen: &Screen) -> String {
     let widest = commands.iter().map(|(command, _)| command.chars().count()).max().unwrap_or(0);
     let mut out = String::from("\nNext:\n");
     for (command, purpose) in commands {
-        // A command is never cut, because it is meant to be copied.
+        // A command is never cut, because users copy it.
         let room = screen.columns.is_none_or(|columns| 4 + widest + purpose.chars().count() <= columns);
         let purpose = if room { format!("  {purpose}") } else { String::new() };
         let padding = if room { widest - command.chars().count() } else { 0 };
@@ -131,7 +132,7 @@ pub fn next(commands: &[(String, &str)], screen: &Screen) -> String {
     out
 }
 
-/// The effect of allocator settings, if it was requested.
+/// The effect of allocator settings, if a replay was requested.
 fn settings(advice: Option<&Advice>, screen: &Screen) -> String {
     let Some(advice) = advice else { return String::new() };
     let title = format!("Allocator settings, {}", name_of(&advice.process, advice.rank));
@@ -142,7 +143,7 @@ fn settings(advice: Option<&Advice>, screen: &Screen) -> String {
         }
     }
     if let Some(line) = advice.export() {
-        // Never cut, because the line is copied into a shell.
+        // The line is never cut, because users copy it into a shell.
         out.push_str(&format!("  + {}\n", safe(&line)));
     }
     out.push('\n');

@@ -1,5 +1,5 @@
-//! The page of `memctl oom`: the failed request and its reason in a sentence, the arithmetic for each rank, and what
-//! filled the device.
+//! The page of `memctl oom`: a sentence with the failed request and its reason, the calculation for each rank, and the
+//! memory that filled the device.
 
 use memctl_answers::format::folded::NO_STACK;
 use memctl_answers::naming::{command, name_of, place, process_flag};
@@ -11,7 +11,7 @@ use crate::render::screen::{Screen, Tone};
 use crate::render::table::{Table, left, right};
 use crate::render::text::{plural, safe};
 
-/// Sites shown of the device's memory.
+/// Maximum number of sites of the device's memory that are shown.
 const SITES_SHOWN: usize = 6;
 
 impl Page for Oom {
@@ -20,7 +20,7 @@ impl Page for Oom {
     }
 }
 
-/// See the module.
+/// The page's text.
 #[must_use]
 pub fn page(answer: &Oom, screen: &Screen) -> String {
     let silent = answer.failed == 0 && answer.findings.is_empty();
@@ -37,7 +37,7 @@ pub fn page(answer: &Oom, screen: &Screen) -> String {
             let line = format!("{} failed; the events are no longer stored.", plural(answer.failed, "request"));
             out.push_str(&format!("{}\n", screen.wrapped(&line, 0)));
         }
-        // Lost events may include a failed request.
+        // A failed request may be among the lost events.
         None if inconclusive.is_some() || (answer.findings.is_empty() && !answer.completeness.exact) => {
             out.push_str(&format!("{}\n", screen.wrapped("No failed request was recorded.", 0)));
             out.push_str(&judged::not_judged(&answer.scope, screen));
@@ -133,16 +133,16 @@ fn filled(failed: &Failed, screen: &Screen) -> String {
     out
 }
 
-/// Live memory of one line, whatever its callers.
+/// The live memory of one line, for all of its callers together.
 struct Place {
     name: String,
     bytes: u64,
     blocks: u64,
-    /// The bytes by which it has grown since the last step that ended.
+    /// The bytes by which this memory has grown since the last step that ended.
     grown: u64,
 }
 
-/// Places, sorted by bytes, largest first.
+/// The places by their bytes. The largest comes first.
 fn places(sites: &[Live]) -> Vec<Place> {
     let mut places: Vec<Place> = Vec::new();
     for live in sites {

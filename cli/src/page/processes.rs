@@ -1,8 +1,8 @@
-//! The processes of a job on a page: a row each if ranks do not identify them; if there are many, the outliers and
-//! counts by role.
+//! The processes of a job on a page. If ranks do not identify the processes, each process has a row. If there are many,
+//! only the outliers have rows, and the others are counted by role.
 //!
-//! Guarantees: a process that allocated is shown or counted. The table of ranks is not repeated: a job whose processes
-//! are its ranks gets no second table.
+//! Guarantees: every process that allocated memory is shown or counted. If the ranks identify the processes, there is
+//! no second table beside the table of ranks.
 
 use memctl_model::JobState;
 use std::collections::BTreeMap;
@@ -14,10 +14,10 @@ use crate::render::screen::{Screen, Tone};
 use crate::render::table::{Table, left, right};
 use crate::render::text::{count, plural, rank_list, safe};
 
-/// Processes that get a row each.
+/// Maximum number of processes that have a row.
 const SHOWN: usize = 16;
 
-/// The table, empty if ranks identify all processes, followed by the number of processes that are not shown.
+/// The table, and the number of processes without a row; empty if ranks identify all processes.
 #[must_use]
 pub fn table(report: &Report, screen: &Screen) -> String {
     let mut out = String::new();
@@ -83,7 +83,7 @@ fn rows(report: &Report, screen: &Screen) -> String {
     out
 }
 
-/// Whether a finding is about this process and not about all processes.
+/// Whether a finding is about this process, and not about all processes.
 fn is_told(report: &Report, process: &Process) -> bool {
     report
         .findings

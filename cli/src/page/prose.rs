@@ -1,15 +1,16 @@
-//! Running text on a screen: wrapped at spaces, made safe, never cut unless a number of lines is given.
+//! Running text on a screen. It is wrapped at spaces and escaped. It is cut only if the caller limits the number of
+//! lines.
 //!
-//! Guarantees: no line is wider than requested; a wider word is broken; line breaks in the text become spaces.
+//! Guarantees: no line is wider than requested. A word that is wider is broken. Line breaks in the text become spaces.
 
 use crate::render::screen::Screen;
 pub use crate::render::text::wrap;
 use crate::render::text::{cut, width};
 
-/// Columns of running text if the screen sets no limit. Text in a mail or a file must be readable without a terminal.
+/// Number of columns of running text if the screen has no limit, as in a mail or a file.
 const COLUMNS: usize = 100;
 
-/// Columns that running text may take.
+/// Number of columns that running text may use.
 #[must_use]
 pub fn columns(screen: &Screen) -> usize {
     screen.columns.unwrap_or(COLUMNS)

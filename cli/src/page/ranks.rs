@@ -1,4 +1,4 @@
-//! The page of `memctl ranks`: the ranks side by side, the outliers first, and the findings that distinguish them.
+//! The page of `memctl ranks`: the ranks in a table, with the outliers first, and the findings by which ranks differ.
 
 use memctl_analysis::display_threshold;
 use memctl_answers::format::time;
@@ -11,7 +11,7 @@ use crate::render::screen::{Screen, Tone};
 use crate::render::table::{Table, left, right};
 use crate::render::text::{count, plural, rank_list, safe};
 
-/// Ranks in the table. If there are more, outliers come first and the rest is counted.
+/// Maximum number of ranks in the table. If there are more, outliers come first and the others are counted.
 const SHOWN: usize = 32;
 
 impl Page for Ranks {
@@ -20,7 +20,7 @@ impl Page for Ranks {
     }
 }
 
-/// See the module.
+/// The page's text.
 #[must_use]
 pub fn page(ranks: &Ranks, screen: &Screen) -> String {
     let inconclusive = ranks.scope.undecided(&ranks.findings);
@@ -103,7 +103,7 @@ fn same(one: &Rank, other: &Rank) -> bool {
     (one.rank, one.device, one.pid) == (other.rank, other.device, other.pid)
 }
 
-/// The ranks that are shown: ranks with findings first, then other outliers.
+/// The ranks that are shown. Ranks with findings come first, then the other outliers.
 fn chosen(ranks: &[Rank]) -> Vec<&Rank> {
     let mut shown: Vec<&Rank> = ranks.iter().collect();
     shown.sort_by_key(|rank| (!rank.is_odd(), rank.findings.is_empty(), rank.rank, rank.device));
@@ -113,7 +113,7 @@ fn chosen(ranks: &[Rank]) -> Vec<&Rank> {
 
 fn row(rank: &Rank, newest: Option<u64>, job_state: JobState) -> Vec<(String, Option<Tone>)> {
     let figure = |name: &str, text: String| {
-        // The mark is readable without colours.
+        // The mark is visible without colours.
         if rank.stands_out.iter().any(|odd| odd == name) {
             (format!("*{text}"), Some(Tone::Alert))
         } else {
@@ -184,7 +184,7 @@ fn standing_out(ranks: &Ranks, screen: &Screen) -> String {
     super::prose::hanging("", text, usize::MAX, screen)
 }
 
-/// States that no finding distinguishes ranks, as far as that was analysed.
+/// States that no finding is about a difference between ranks, as far as this was analysed.
 fn none_apart(ranks: &Ranks) -> String {
     if ranks.scope.inconclusive().is_some() {
         return "No finding about a single rank, but leaks could not be judged.".to_owned();

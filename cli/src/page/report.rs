@@ -1,5 +1,5 @@
-//! The page of `memctl query`: the job, its ranks, problems, other growth, the basis of the figures, and the commands
-//! to continue with.
+//! The page of `memctl query`: the job, its ranks, problems, other growth, the data on which the figures are based, and
+//! commands for the next step.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -16,9 +16,9 @@ use crate::render::screen::{Screen, Tone};
 use crate::render::table::{Table, left, right};
 use crate::render::text::{count, plural, rank_list, safe, width};
 
-/// Growing sites shown that have no finding; the others are counted.
+/// Maximum number of growing sites without a finding that are shown. The others are counted.
 const GROWTH_SHOWN: usize = 3;
-/// Callers shown after a site.
+/// Maximum number of callers that are shown after a site.
 const CALLERS_SHOWN: usize = 3;
 
 impl Page for Report {
@@ -27,12 +27,12 @@ impl Page for Report {
     }
 }
 
-/// See the module.
+/// The page's text.
 #[must_use]
 pub fn page(report: &Report, screen: &Screen) -> String {
     let mut out = judged::headline(report.verdict.as_ref(), &report.scope, screen);
     out.push_str(&heading(&report.job, screen));
-    // Problems come first, because the tables are only their evidence.
+    // The problems come first, because the tables are only the evidence for them.
     let wrong = troubles(report, screen) + &findings(report, screen);
     if !wrong.is_empty() {
         out.push('\n');
@@ -103,7 +103,7 @@ fn rank_row(report: &Report, rank: &Rank) -> Vec<(String, Option<Tone>)> {
     ]
 }
 
-/// The device of a row, if its process has several.
+/// The device of a row, if the row's process has several devices.
 fn device_of(report: &Report, rank: &Rank) -> String {
     let is_sibling = |other: &Rank| {
         (&other.process, other.rank, other.device) != (&rank.process, rank.rank, rank.device)
@@ -121,7 +121,7 @@ fn signed(rate: Option<i64>) -> String {
     }
 }
 
-/// Notes on sample points that were found rather than marked, and on levels from a moment before the recording's end.
+/// Notes about sample points that were found without marks, and about levels from a moment before the recording's end.
 fn origins(report: &Report, screen: &Screen) -> String {
     let mut lines = Vec::new();
     let boundaries = &report.boundaries;
@@ -201,7 +201,7 @@ fn measured(report: &Report, screen: &Screen) -> String {
             super::place_of(&rank.process, rank.rank),
             device_of(report, rank),
             bytes(sample.device_used_bytes),
-            // The used bytes may be out of date; then both are left out.
+            // The measurement of used bytes may be too old. Then used and total bytes are both left out.
             bytes(sample.device_total_bytes.filter(|_| sample.device_used_bytes.is_some())),
             bytes(sample.process_used_bytes),
             bytes(sample.foreign_used_bytes),
@@ -216,14 +216,14 @@ fn measured(report: &Report, screen: &Screen) -> String {
     if any { format!("{}\n", table.show(screen)) } else { String::new() }
 }
 
-/// `1.20 GiB`, and the highest value beside it if the two texts differ.
+/// A value such as `1.20 GiB`. If the highest value differs as text, it is added.
 fn last_and_highest(last: Option<u64>, highest: Option<u64>) -> String {
     let words = |value: Option<u64>| value.map_or("-".to_owned(), |value| HumanBytes::of(value).to_string());
     let (last, highest) = (words(last), words(highest));
     if highest == "-" || highest == last { last } else { format!("{last} (at most {highest})") }
 }
 
-/// Problems that need no analysis: out of memory, retries, sessions that failed.
+/// Problems that are known without an analysis: out of memory, retries, failed sessions.
 fn troubles(report: &Report, screen: &Screen) -> String {
     let mut out = String::new();
     let mut line = |text: String| {
@@ -251,7 +251,7 @@ fn troubles(report: &Report, screen: &Screen) -> String {
     out
 }
 
-/// Ranks that share a count other than 0, highest counts first.
+/// The ranks for which a count is not 0. The highest counts come first.
 fn by_count(report: &Report, read: fn(&Rank) -> Option<u64>) -> Vec<(u64, String)> {
     let mut ranks: BTreeMap<Reverse<u64>, Vec<u32>> = BTreeMap::new();
     for rank in &report.ranks {
@@ -270,7 +270,7 @@ fn findings(report: &Report, screen: &Screen) -> String {
         let gaps = if undecided { judged::not_judged(&report.scope, screen) } else { String::new() };
         return format!("{}{gaps}", finding::several(&report.findings, screen));
     }
-    // Findings for information only do not make the job a failing one.
+    // Findings of severity info do not make a job a failing one.
     let mut out = judged::nothing(report.verdict.as_ref(), &report.findings, &report.scope, screen);
     if !report.findings.is_empty() {
         out.push_str("\nFor information:\n");
@@ -279,7 +279,7 @@ fn findings(report: &Report, screen: &Screen) -> String {
     out
 }
 
-/// Growth that belongs to no finding: a measurement, not a judgement.
+/// Growth that belongs to no finding. It is a measurement, not a judgement.
 fn growth(report: &Report, screen: &Screen) -> String {
     let grown: Vec<&Growth> =
         report.growth.iter().filter(|site| site.ranks.iter().any(RankGrowth::is_unexplained)).collect();
@@ -351,13 +351,13 @@ fn whereabouts(growth: &Growth) -> String {
 fn advice(report: &Report, hint: &str, screen: &Screen) -> String {
     let job = &report.job;
     let grown = report.growth.iter().flat_map(|site| &site.ranks).find(|rank| rank.bytes_per_epoch > 0);
-    // The process of the worst finding, else one with growth, else the first.
+    // The process with the worst finding, otherwise a process with growth, otherwise the first process.
     let told = report.findings.first().and_then(|finding| finding.processes.first());
     let meant = told.and_then(|name| report.ranks.iter().find(|rank| rank.process == *name));
     let meant = meant.or_else(|| grown.and_then(|grown| report.ranks.iter().find(|rank| rank.rank == grown.rank)));
     let meant = meant.or(report.ranks.first());
     let flag = meant.map_or_else(String::new, |rank| process_flag(&rank.process, rank.rank));
-    // The grown memory is live at an epoch's end; after the end of the job it may have been freed.
+    // The memory that has grown is live at an epoch's end. At the end of the job it may have been freed.
     let ends = meant.and_then(|rank| rank.epoch_ends.last());
     let moment = match (grown, ends) {
         (Some(_), Some(end)) => format!("{flag} --epoch-end {}", end.epoch),

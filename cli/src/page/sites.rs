@@ -1,7 +1,7 @@
-//! The page of `memctl sites`: each rank's levels at the moment, and the owners of its memory as a tree of calls.
+//! The page of `memctl sites`: each rank's levels at one moment, and its live memory as a tree of calls.
 //!
-//! Unless ranks were chosen, the tree is drawn for the rank that holds most. The others have a line each, because four
-//! nearly equal trees do not help.
+//! The tree is drawn for the rank that holds most memory, unless the user chooses ranks. The other ranks have one line
+//! each, because several nearly equal trees would not help.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ use crate::render::table::{Table, left, right};
 use crate::render::text::{plural, safe};
 use crate::render::tree::{Node, draw};
 
-/// Owners' names shown per rank.
+/// Maximum number of owners' names that are shown per rank.
 const OWNERS_SHOWN: usize = 12;
 
 impl Page for Sites {
@@ -26,7 +26,7 @@ impl Page for Sites {
     }
 }
 
-/// See the module.
+/// The page's text.
 #[must_use]
 pub fn page(sites: &Sites, screen: &Screen) -> String {
     let mut out = heading(&sites.job, screen);
@@ -88,7 +88,7 @@ fn ranks(sites: &Sites, screen: &Screen) -> String {
         let largest = rank.sites.iter().max_by_key(|site| site.live_bytes);
         let largest = largest.map(|site| {
             let place = site.site.as_ref().map_or(NO_STACK.to_owned(), place);
-            // A library's workspace was not allocated by the program itself.
+            // The program did not allocate a library's workspace itself.
             let whose = if is_workspace(site) { ", mostly a workspace" } else { "" };
             format!("{} {place}{whose}", HumanBytes::of(site.live_bytes))
         });
@@ -106,7 +106,7 @@ fn ranks(sites: &Sites, screen: &Screen) -> String {
     table.show(screen)
 }
 
-/// What the tree lacks; empty if it is complete.
+/// The calls that the tree lacks; empty if the tree is complete.
 fn left_out(rank: &RankSites, screen: &Screen) -> String {
     let mut out = String::new();
     if let Some(further) = &rank.further {
@@ -164,7 +164,8 @@ fn path(site: &Site, all_frames: bool) -> Vec<String> {
     path
 }
 
-/// Whether most of the memory is a library's workspace, which is charged to the first call that needed it.
+/// Whether most of the memory is a library's workspace. Such memory is shown at the first call that needed the
+/// workspace.
 fn is_workspace(site: &Site) -> bool {
     site.class.as_deref() == Some("workspace")
 }
@@ -193,7 +194,7 @@ fn calls(site: &Site, all_frames: bool) -> Vec<String> {
     calls
 }
 
-/// `from epochs 0-8`: memory of many epochs at one site is how a leak looks.
+/// The epochs of the memory, such as `from epochs 0-8`. If one site has memory of many epochs, this may be a leak.
 fn births(site: &Site) -> String {
     let mut epochs: Vec<u32> =
         site.births.iter().filter(|birth| birth.live_blocks > 0).map(|birth| birth.epoch).collect();

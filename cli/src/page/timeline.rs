@@ -1,7 +1,8 @@
-//! The page of `memctl timeline`: one small plot for each rank and device, all on one scale, epochs below.
+//! The page of `memctl timeline`: one small plot for each rank and device. All plots have the same scale. The epochs
+//! are below them.
 //!
-//! Epochs have equal widths and time runs within each, so that ranks line up even if their clocks differ, and a long
-//! start does not squeeze the training. A job of one epoch is drawn over its time.
+//! All epochs have the same width, and within an epoch the axis is time. So the ranks are aligned even if their clocks
+//! differ, and a long start does not narrow the rest. A job with one epoch is drawn over its time.
 
 use std::collections::HashMap;
 
@@ -15,14 +16,14 @@ use crate::render::plot::{Column, MARGIN, Tick, legend, plot};
 use crate::render::screen::{Screen, Tone};
 use crate::render::text::{plural, rank_list};
 
-/// Columns of a plot if the screen's width is unknown, and the largest number of columns.
+/// Number of columns of a plot if the screen's width is unknown, and the maximum number of columns.
 const COLUMNS_DEFAULT: usize = 90;
 const COLUMNS_MAX: usize = 180;
-/// Plots on one page unless ranks were chosen: more plots are hard to compare.
+/// Maximum number of plots on one page, unless the user chooses ranks.
 const PLOTS_SHOWN: usize = 8;
-/// Up to this number, plots are tall; more plots are flat.
+/// If there are at most this many plots, they are tall; otherwise they are flat.
 const TALL_PLOTS: usize = 2;
-/// Columns between two labels of the axis.
+/// Minimum number of columns between two labels of the axis.
 const TICK_COLUMNS: usize = 6;
 
 /// The number of a plot's columns on this screen, which determines the request to the daemon.
@@ -37,7 +38,7 @@ impl Page for Timeline {
     }
 }
 
-/// See the module.
+/// The page's text.
 #[must_use]
 pub fn page(timeline: &Timeline, screen: &Screen) -> String {
     let mut out = heading(&timeline.job, screen);
@@ -91,7 +92,8 @@ fn highest(point: &Point) -> u64 {
     point.peak_allocated_bytes.max(point.peak_reserved_bytes).max(point.reserved_bytes)
 }
 
-/// The title does not call the highest value a peak if events have expired, because they may include the peak.
+/// If events have expired, the title does not call the highest value a peak, because the real peak may be among these
+/// events.
 fn title(rank: &RankTimeline, timeline: &Timeline, screen: &Screen) -> String {
     let peak = |read: fn(&Point) -> u64| HumanBytes::of(rank.points.iter().map(read).max().unwrap_or(0));
     let end = rank.points.last().map_or(0, |point| point.allocated_bytes);
@@ -145,7 +147,7 @@ impl Axis {
 
     fn column(&self, epoch: u32, time_ns: u64, (first, last): (u64, u64)) -> usize {
         let within = time_ns.saturating_sub(first) as f64 / last.saturating_sub(first).max(1) as f64;
-        // Just below 1, so that an epoch's last moment is not drawn in the next epoch.
+        // The value is just below 1, so that the last moment of an epoch is not drawn in the next epoch.
         let at = f64::from(epoch - self.first_epoch) + within.clamp(0.0, 0.999_999);
         ((at / self.epochs() as f64 * self.columns as f64) as usize).min(self.columns.saturating_sub(1))
     }
@@ -153,7 +155,7 @@ impl Axis {
     fn columns_of(&self, rank: &RankTimeline) -> Vec<Option<Column>> {
         let spans = Self::spans(rank);
         let mut columns: Vec<Option<Column>> = vec![None; self.columns];
-        // The level at each column's end, carried over columns without points.
+        // The level at the end of each column. Columns without points repeat the level before them.
         let mut ends: Vec<Option<(u64, u64)>> = vec![None; self.columns];
         for point in &rank.points {
             let Some(&span) = spans.get(&point.epoch) else { continue };
@@ -196,7 +198,7 @@ impl Axis {
             column: (quarter as usize * self.columns.saturating_sub(1)) / 4,
             label: time::duration((u128::from(last - first) * u128::from(quarter) / 4) as u64),
         };
-        // A label at the right end would exceed the width.
+        // A label at the right end would be wider than the plot.
         (0..4).map(tick).collect()
     }
 }

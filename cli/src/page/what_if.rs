@@ -1,6 +1,6 @@
 //! The page of `memctl what-if`: the recorded memory, the memory under other settings, and the recommended setting.
 //!
-//! The page first states how closely the replay reproduces the recording. At the end it states what was not analysed.
+//! The page begins with how closely the replay reproduces the recording. It ends with what was not analysed.
 
 use std::collections::BTreeSet;
 
@@ -19,7 +19,7 @@ impl Page for WhatIf {
     }
 }
 
-/// See the module.
+/// The page's text.
 #[must_use]
 pub fn page(answer: &WhatIf, screen: &Screen) -> String {
     let mut out = heading(&answer.job, screen);
@@ -98,7 +98,7 @@ fn recorded(rank: &Rank) -> String {
 }
 
 fn settings(rank: &Rank, screen: &Screen) -> String {
-    // With several limits, a setting has a row for each limit, so a column with the limit is needed.
+    // With several limits, each setting has a row for each limit. So the table needs a column with the limit.
     let limits: BTreeSet<Option<u64>> = rank.settings.iter().map(|setting| setting.limit_bytes).collect();
     let mut table = Table::new(&[
         left("SETTING", 0),

@@ -66,6 +66,7 @@ pub const RIGHTS: &[(&str, Need)] = &[
     ("/memctl.v1.Query/GetDiagnosis", Need::Read),
     ("/memctl.v1.Query/GetWhatIf", Need::Read),
     ("/memctl.v1.Query/GetFit", Need::Read),
+    ("/memctl.v1.Query/GetProfile", Need::Read),
     ("/memctl.v1.Query/GetLedger", Need::Read),
     // The query pauses a training briefly, so a reader may not make it. Readers see the result as part of the finding.
     ("/memctl.v1.Query/FindHolders", Need::Operate),

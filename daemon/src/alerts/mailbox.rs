@@ -1,7 +1,8 @@
-//! Holds the observations that are not yet processed: the latest one of each run.
+//! Holds the observations that are not processed yet: the latest one of each run.
 //!
-//! Guarantees: putting never waits. Memory is bounded by the number of runs, not of judgements. Tenants take turns, and
-//! the runs of a tenant are taken in the order of their start. The runs of one tenant leave room for those of others.
+//! Guarantees: putting an observation never waits. The memory is bounded by the number of runs, not by the number of
+//! observations. Tenants take turns. The runs of one tenant are taken in the order in which they started, and they
+//! leave room for the runs of other tenants.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -9,10 +10,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::alert::{JobFacts, Sighting};
 
-/// The most runs with a waiting observation.
+/// The maximum number of runs with a waiting observation.
 const RUNS_MAX: usize = 4_096;
 
-/// The findings in a job.
+/// The findings in one run of a job.
 #[derive(Clone, Debug)]
 pub(super) struct Observation {
     pub(super) job: JobFacts,
@@ -25,7 +26,7 @@ type Run = (u64, String, u32, u32);
 
 #[derive(Default)]
 struct Waiting {
-    /// By tenant; no entry is empty.
+    /// The observations by tenant. Every tenant in the map has at least one.
     tenants: BTreeMap<String, BTreeMap<Run, Observation>>,
     /// The tenant whose turn was last.
     last: String,
@@ -42,17 +43,17 @@ impl Mailbox {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts a judgement, replacing an earlier one of the same run; `false` if there is no room.
+    /// Puts an observation. It replaces an earlier observation of the same run. Returns `false` if there is no room.
     pub(super) fn put(&self, observation: Observation) -> bool {
         self.waiting().put(observation, true)
     }
 
-    /// Puts back an observation that could not be processed, unless a later one has arrived.
+    /// Puts back an observation that could not be processed. If a later one has arrived, nothing changes.
     pub(super) fn put_back(&self, observation: Observation) {
         self.waiting().put(observation, false);
     }
 
-    /// Takes the observation of the run that began first, of the tenant whose turn it is.
+    /// Takes an observation of the tenant whose turn it is. Of this tenant's runs, it is the one that started first.
     pub(super) fn take(&self) -> Option<Observation> {
         self.waiting().take()
     }
@@ -69,7 +70,7 @@ impl Waiting {
             }
             return true;
         }
-        // A tenant may use at most half of the room that others leave.
+        // A tenant may use at most half of the room that the other tenants leave.
         if own.map_or(0, BTreeMap::len) >= RUNS_MAX.saturating_sub(self.count) {
             return false;
         }
@@ -117,7 +118,7 @@ mod tests {
         let mailbox = Mailbox::default();
         let taken = (0..RUNS_MAX as u64).filter(|&start| mailbox.put(observed("many", start, 1))).count();
         assert_eq!(taken, RUNS_MAX / 2, "as many as stay free");
-        assert!(mailbox.put(observed("many", 0, 2)), "a later judgement of the same run has its place");
+        assert!(mailbox.put(observed("many", 0, 2)), "a later observation of the same run has its place");
         for tenant in ["few", "other"] {
             assert!((0..9).all(|start| mailbox.put(observed(tenant, start, 1))), "{tenant}");
         }

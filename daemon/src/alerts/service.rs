@@ -10,7 +10,7 @@ use std::time::Instant;
 use memctl_answers::SCHEMA;
 use memctl_answers::alerts::{self as shown, Rules, RulesInForce, Tested};
 use memctl_answers::format::id::Id;
-use memctl_answers::format::time::Time;
+use memctl_answers::format::time::{Time, rfc3339};
 use memctl_model::Severity;
 use memctl_proto::v1;
 use memctl_proto::v1::alerts_server;
@@ -114,7 +114,7 @@ impl Alerts {
         }
         tracing::info!(id, job, kind, rule, author, ends_ns, "silence added");
         let subject = format!("{id}: job {job:?}, kind {kind:?}, rule {rule:?}");
-        self.shared.audit.done(caller, "AddSilence", &subject, &format!("until {ends_ns} ns")).await;
+        self.shared.audit.done(caller, "AddSilence", &subject, &format!("until {}", rfc3339(*ends_ns))).await;
         self.reconsider();
         Ok(listed(vec![silence]))
     }

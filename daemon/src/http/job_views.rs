@@ -8,6 +8,7 @@
 use axum::extract::{Extension, Path, State};
 use axum::http::Uri;
 use memctl_answers::diagnose::Diagnosis;
+use memctl_answers::diff::IGNORED_BYTES;
 use memctl_answers::dossier::flame::Flame;
 use memctl_answers::dossier::table::SiteClasses;
 use memctl_answers::format::json;
@@ -29,8 +30,8 @@ use super::api::{Answered, Trouble, respond};
 use super::params::{Moment, Params};
 use crate::access::Caller;
 use crate::query::{
-    AnatomyQuestion, At, BlocksQuestion, ClassesQuestion, CourseQuestion, LedgerQuestion, QueryService, Question,
-    Sizes, StepEndQuestion, Wanted, WhichStep,
+    AnatomyQuestion, At, BlocksQuestion, ClassesQuestion, CourseQuestion, DiffQuestion, LedgerQuestion, QueryService,
+    Question, Sizes, StepEndQuestion, Wanted, WhichStep,
 };
 
 /// The default number of points of a timeline.
@@ -39,7 +40,7 @@ const POINTS: u32 = 500;
 const SPARKLINE: u32 = 60;
 
 /// The names of all views: the values of `{view}` in `/api/v1/jobs/{job}/{view}`.
-pub const VIEWS: [&str; 14] = [
+pub const VIEWS: [&str; 16] = [
     "query",
     "diagnose",
     "heat",
@@ -52,6 +53,8 @@ pub const VIEWS: [&str; 14] = [
     "blocks",
     "classes",
     "anatomy",
+    "profile",
+    "diff",
     "what-if",
     "fit",
 ];
@@ -95,6 +98,7 @@ impl JobViews<'_> {
             "ledger" => &["at", "blocks"],
             "flame" => &["at", "from"],
             "blocks" => &["at", "event"],
+            "diff" => &["before"],
             "what-if" => &["limit"],
             "fit" => &["size", "limit"],
             _ => &[],
@@ -116,6 +120,8 @@ impl JobViews<'_> {
             "blocks" => text(&self.ask(self.blocks().await?).await?),
             "classes" => text(&self.ask(ClassesQuestion(self.selection.clone())).await?),
             "anatomy" => text(&self.ask(AnatomyQuestion(self.whole()?)).await?),
+            "profile" => text(&self.ask(v1::ProfileRequest { selection: Some(self.whole()?) }).await?),
+            "diff" => text(&self.ask(self.diff()?).await?),
             "what-if" => text(&self.ask(self.what_if().await?).await?),
             "fit" => text(&self.ask(self.sizes().await?).await?),
             other => {
@@ -231,6 +237,15 @@ impl JobViews<'_> {
             (Some(_), Some(_)) => return Err("a moment is given by at=… or by event=N".to_owned().into()),
         };
         Ok(BlocksQuestion { selection: self.selection.clone(), at })
+    }
+
+    /// The comparison with an earlier run of this or another job.
+    fn diff(&self) -> Result<DiffQuestion, Trouble> {
+        let Some(before) = self.params.text("before") else {
+            return Err("a comparison needs the other run: before=JOB or before=JOB#RUN".to_owned().into());
+        };
+        let before = v1::Selection { job: before.to_owned(), ..v1::Selection::default() };
+        Ok(DiffQuestion { before, after: self.whole()?, ignored_bytes: IGNORED_BYTES })
     }
 
     /// The request of `memctl what-if` for one process.

@@ -26,10 +26,10 @@ use crate::streams::Streams;
 /// The most parts returned.
 const PARTS_MAX: usize = 256;
 /// The most modules returned.
-const MODULES_MAX: usize = 64;
+pub(super) const MODULES_MAX: usize = 64;
 
 /// Bytes and blocks.
-type Sum = (u64, u64);
+pub(super) type Sum = (u64, u64);
 
 /// Answers the request.
 pub(super) async fn anatomy(
@@ -97,18 +97,12 @@ impl Told {
         for (at, (class, block)) in classed.iter().enumerate() {
             add(&mut by_stack.entry((*class, block.stack)).or_insert((at, (0, 0))).1, (block.size, 1));
         }
-        let mut modules: BTreeMap<Option<String>, Sum> = BTreeMap::new();
         let mut parts: BTreeMap<(Class, Option<String>, Option<model::Frame>), Sum> = BTreeMap::new();
         for ((class, stack), (at, sum)) in by_stack {
             let module = known.around(at);
-            add(modules.entry(module.clone()).or_default(), sum);
             add(parts.entry((class, module, resolve(stack).site().cloned())).or_default(), sum);
         }
-        let mut modules: Vec<Held> = modules
-            .into_iter()
-            .map(|(module, (live_bytes, live_blocks))| Held { module, live_bytes, live_blocks })
-            .collect();
-        modules.sort_by_key(|held| Reverse(held.live_bytes));
+        let mut modules = modules(classed, resolve);
         let mut parts: Vec<Part> = parts
             .into_iter()
             .map(|((class, module, site), (live_bytes, live_blocks))| Part {
@@ -127,8 +121,26 @@ impl Told {
     }
 }
 
+/// Live memory by the module in whose forward it was allocated, most first.
+pub(super) fn modules(classed: &[(Class, &BlockState)], resolve: &dyn Fn(StackId) -> Stack) -> Vec<Held> {
+    let order: Vec<StackId> = classed.iter().map(|(_, block)| block.stack).collect();
+    let known = Modules::new(&order, resolve);
+    let mut sums: BTreeMap<StackId, (usize, Sum)> = BTreeMap::new();
+    for (at, (_, block)) in classed.iter().enumerate() {
+        add(&mut sums.entry(block.stack).or_insert((at, (0, 0))).1, (block.size, 1));
+    }
+    let mut modules: BTreeMap<Option<String>, Sum> = BTreeMap::new();
+    for (at, sum) in sums.into_values() {
+        add(modules.entry(known.around(at)).or_default(), sum);
+    }
+    let held = |(module, (live_bytes, live_blocks))| Held { module, live_bytes, live_blocks };
+    let mut modules: Vec<Held> = modules.into_iter().map(held).collect();
+    modules.sort_by_key(|held| Reverse(held.live_bytes));
+    modules
+}
+
 /// Adds bytes and blocks; saturating, because the figures come from the network.
-fn add(sum: &mut Sum, (bytes, blocks): Sum) {
+pub(super) fn add(sum: &mut Sum, (bytes, blocks): Sum) {
     *sum = (sum.0.saturating_add(bytes), sum.1.saturating_add(blocks));
 }
 

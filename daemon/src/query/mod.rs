@@ -24,6 +24,7 @@ mod holders;
 mod ledger;
 mod moment;
 mod oom;
+mod profile;
 mod question;
 mod rank;
 mod rank_comparison;
@@ -53,7 +54,8 @@ use tonic::{Request, Response, Status};
 pub use ledger::LedgerQuestion;
 pub use moment::At;
 pub use question::{
-    AnatomyQuestion, BlocksQuestion, ClassesQuestion, CourseQuestion, Question, StepEndQuestion, TileQuestion,
+    AnatomyQuestion, BlocksQuestion, ClassesQuestion, CourseQuestion, DiffQuestion, Question, StepEndQuestion,
+    TileQuestion,
 };
 pub use replays::{Sizes, Wanted};
 pub use sources::Sources;
@@ -437,6 +439,7 @@ impl Query for QueryService {
     type ExportStream = ReceiverStream<Result<v1::ExportPart, Status>>;
     type GetWhatIfStream = ReceiverStream<Result<v1::Answer, Status>>;
     type GetFitStream = ReceiverStream<Result<v1::Answer, Status>>;
+    type GetProfileStream = ReceiverStream<Result<v1::Answer, Status>>;
 
     async fn list_jobs(&self, request: Request<v1::ListJobsRequest>) -> Result<Response<v1::Answer>, Status> {
         let caller = Caller::of(&request)?;
@@ -486,6 +489,13 @@ impl Query for QueryService {
     }
 
     async fn get_fit(&self, request: Request<v1::FitRequest>) -> Result<Response<Self::GetFitStream>, Status> {
+        self.at_length(request).await
+    }
+
+    async fn get_profile(
+        &self,
+        request: Request<v1::ProfileRequest>,
+    ) -> Result<Response<Self::GetProfileStream>, Status> {
         self.at_length(request).await
     }
 

@@ -9,10 +9,12 @@ use memctl_answers::anatomy::Anatomy;
 use memctl_answers::blocks::Blocks;
 use memctl_answers::classes::Classes;
 use memctl_answers::diagnose::Diagnosis;
+use memctl_answers::diff::Diff;
 use memctl_answers::fit::Fit;
 use memctl_answers::frag::Fragmentation;
 use memctl_answers::ledger::Ledger;
 use memctl_answers::oom::Oom;
+use memctl_answers::profile::Profile;
 use memctl_answers::report::Report;
 use memctl_answers::sites::Sites;
 use memctl_answers::tile::Tile;
@@ -26,7 +28,7 @@ use super::replays::{Sizes, Wanted};
 use super::sources::Sources;
 use super::tiles::Place;
 use super::timeline::{Floors, WhichStep};
-use super::{advice, anatomy, blocks, classes, diagnosis, fit, ledger, report, sites, timeline, what_if};
+use super::{advice, anatomy, blocks, classes, diagnosis, fit, ledger, profile, report, sites, timeline, what_if};
 use crate::job_data::ReadError;
 
 /// A question about one job; see the module.
@@ -143,6 +145,48 @@ impl Question for v1::FitRequest {
 
     async fn answer(self, from: Sources) -> Result<Fit, ReadError> {
         fit::fit(&from, self).await
+    }
+}
+
+impl Question for v1::ProfileRequest {
+    type Answer = Profile;
+
+    fn selection(&self) -> Option<&v1::Selection> {
+        self.selection.as_ref()
+    }
+
+    async fn answer(self, from: Sources) -> Result<Profile, ReadError> {
+        profile::profile(&from, self).await
+    }
+}
+
+/// What differs between two runs: see `answers/src/diff/`.
+pub struct DiffQuestion {
+    /// The first run.
+    pub before: v1::Selection,
+    /// The second run.
+    pub after: v1::Selection,
+    /// Changes up to this size are not reported.
+    pub ignored_bytes: u64,
+}
+
+impl Question for DiffQuestion {
+    type Answer = Diff;
+
+    fn selection(&self) -> Option<&v1::Selection> {
+        Some(&self.after)
+    }
+
+    fn other(&self) -> Option<&v1::Selection> {
+        Some(&self.before)
+    }
+
+    async fn answer(self, from: Sources) -> Result<Diff, ReadError> {
+        let of = |selection| v1::ProfileRequest { selection: Some(selection) };
+        let after = profile::profile(&from, of(self.after)).await?;
+        let before = Sources { store: from.other.clone(), ..from };
+        let before = profile::profile(&before, of(self.before)).await?;
+        Ok(Diff::new((&before.job, &before), (&after.job, &after), self.ignored_bytes))
     }
 }
 

@@ -5,7 +5,7 @@
 //! wrong holder.
 
 use memctl_model::{
-    Collector, Frame, HolderBound, HolderKind, HolderPattern, HoldersAsked, HoldersFound, TensorHolder,
+    Collector, Fingerprint, Frame, HolderBound, HolderKind, HolderPattern, HoldersAsked, HoldersFound, TensorHolder,
 };
 use prost::Message as _;
 
@@ -48,8 +48,10 @@ pub fn checked(found: v1::HoldersFound) -> Result<v1::HoldersFound, WireError> {
         at_most("bytes of a sentence", text.len(), TEXT_BYTES_MAX)?;
     }
     for holder in &found.holders {
-        let v1::TensorHolder { kind, sentence, chain, blocks, type_name, name, owner, thread, .. } = holder;
-        for text in [Some(type_name), name.as_ref(), owner.as_ref(), thread.as_ref()].into_iter().flatten() {
+        let v1::TensorHolder { kind, sentence, chain, blocks, type_name, name, owner, thread, subject, .. } = holder;
+        for text in
+            [Some(type_name), Some(subject), name.as_ref(), owner.as_ref(), thread.as_ref()].into_iter().flatten()
+        {
             at_most("bytes of a holder's name", text.len(), TEXT_BYTES_MAX)?;
         }
         if kind.is_empty() || !kind.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_') {
@@ -87,6 +89,8 @@ pub fn holder_to_wire(holder: &TensorHolder) -> v1::TensorHolder {
         threads,
         collector,
         pattern,
+        subject,
+        identity,
     } = holder.clone();
     let bound = match bound {
         HolderBound::Unknown => None,
@@ -110,6 +114,8 @@ pub fn holder_to_wire(holder: &TensorHolder) -> v1::TensorHolder {
         threads,
         collector: collector.map_or(v1::Collector::Unspecified, collector_to_wire) as i32,
         pattern: pattern.map_or(v1::HolderPattern::Unspecified, pattern_to_wire) as i32,
+        subject,
+        identity: identity.0,
     }
 }
 
@@ -149,7 +155,15 @@ fn pattern_to_wire(pattern: HolderPattern) -> v1::HolderPattern {
 pub fn holder_from_wire(holder: v1::TensorHolder) -> TensorHolder {
     let (what, collector, pattern) = (holder.holder(), holder.collector(), holder.pattern());
     let v1::TensorHolder { kind, sentence, chain, blocks, bytes, tensors, type_name, name, owner, .. } = holder;
+    // Older agents send neither: then holders whose counts differ count as different ones.
+    let subject = if holder.subject.is_empty() { sentence.clone() } else { holder.subject };
+    let identity = match holder.identity {
+        0 => Fingerprint::of([kind.as_str()].into_iter().chain(chain.iter().map(String::as_str))),
+        known => Fingerprint(known),
+    };
     TensorHolder {
+        subject,
+        identity,
         kind,
         sentence,
         chain,
@@ -245,6 +259,8 @@ mod tests {
             owner: Some("__main__".into()),
             length: Some(1_440),
             bound: Some(v1::HolderBound { bounded: false, limit: None }),
+            subject: "list `KEPT` of module `__main__`".into(),
+            identity: 7,
             ..Default::default()
         }
     }
@@ -283,6 +299,17 @@ mod tests {
         assert!(from_kept(kept(None), who(), 7).is_err());
         let odd = v1::HoldersFound { found_blocks: 3, ..found() };
         assert!(from_kept(kept(Some(v1::holders_asked::Outcome::Found(odd))), who(), 7).is_err());
+    }
+
+    #[test]
+    fn without_a_subject_and_an_identity_the_words_identify_a_holder() {
+        let older = |chain: &str| {
+            let chain = vec![chain.to_owned()];
+            holder_from_wire(v1::TensorHolder { subject: String::new(), identity: 0, chain, ..holder() })
+        };
+        assert_eq!(older("a").subject, "list `KEPT` of module `__main__`, 1,440 tensors");
+        assert_eq!(older("a").identity, older("a").identity);
+        assert_ne!(older("a").identity, older("b").identity);
     }
 
     #[test]

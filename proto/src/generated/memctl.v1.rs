@@ -701,6 +701,12 @@ pub struct TensorHolder {
     pub collector: i32,
     #[prost(enumeration = "HolderPattern", tag = "16")]
     pub pattern: i32,
+    /// The sentence without counts. Empty from older agents.
+    #[prost(string, tag = "17")]
+    pub subject: ::prost::alloc::string::String,
+    /// Stays the same while the holder grows. 0 from older agents.
+    #[prost(fixed64, tag = "18")]
+    pub identity: u64,
 }
 /// A request to a process and its outcome, as stored with the job.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -1524,6 +1530,11 @@ pub struct ReportRequest {
     pub selection: ::core::option::Option<Selection>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ProfileRequest {
+    #[prost(message, optional, tag = "1")]
+    pub selection: ::core::option::Option<Selection>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct TimelineRequest {
     #[prost(message, optional, tag = "1")]
     pub selection: ::core::option::Option<Selection>,
@@ -2168,6 +2179,31 @@ pub mod query_client {
             req.extensions_mut().insert(GrpcMethod::new("memctl.v1.Query", "GetFit"));
             self.inner.server_streaming(req, path, codec).await
         }
+        /// A run's memory in figures that can be compared with another run's: one answer, as above.
+        pub async fn get_profile(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ProfileRequest>,
+        ) -> std::result::Result<
+            tonic::Response<tonic::codec::Streaming<super::Answer>>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = crate::codec::Bounded::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/memctl.v1.Query/GetProfile",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("memctl.v1.Query", "GetProfile"));
+            self.inner.server_streaming(req, path, codec).await
+        }
         /// The uses of a device's memory, rank by rank.
         pub async fn get_ledger(
             &mut self,
@@ -2344,6 +2380,17 @@ pub mod query_server {
             &self,
             request: tonic::Request<super::FitRequest>,
         ) -> std::result::Result<tonic::Response<Self::GetFitStream>, tonic::Status>;
+        /// Server streaming response type for the GetProfile method.
+        type GetProfileStream: tonic::codegen::tokio_stream::Stream<
+                Item = std::result::Result<super::Answer, tonic::Status>,
+            >
+            + std::marker::Send
+            + 'static;
+        /// A run's memory in figures that can be compared with another run's: one answer, as above.
+        async fn get_profile(
+            &self,
+            request: tonic::Request<super::ProfileRequest>,
+        ) -> std::result::Result<tonic::Response<Self::GetProfileStream>, tonic::Status>;
         /// The uses of a device's memory, rank by rank.
         async fn get_ledger(
             &self,
@@ -2913,6 +2960,52 @@ pub mod query_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = GetFitSvc(inner);
+                        let codec = crate::codec::Bounded::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.server_streaming(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/memctl.v1.Query/GetProfile" => {
+                    #[allow(non_camel_case_types)]
+                    struct GetProfileSvc<T: Query>(pub Arc<T>);
+                    impl<
+                        T: Query,
+                    > tonic::server::ServerStreamingService<super::ProfileRequest>
+                    for GetProfileSvc<T> {
+                        type Response = super::Answer;
+                        type ResponseStream = T::GetProfileStream;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::ResponseStream>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ProfileRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Query>::get_profile(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = GetProfileSvc(inner);
                         let codec = crate::codec::Bounded::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

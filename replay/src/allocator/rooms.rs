@@ -1,7 +1,9 @@
-//! Finds the newest of many chunks that has room.
+//! Finds the newest chunk that has enough room.
 //!
-//! Guarantees: each query and each change costs the logarithm of the number of chunks. Memory is proportional to the
-//! chunks. The position of the room within a chunk is not known here.
+//! The room of a chunk is the size of its largest hole. Guarantees: a query or a change of a chunk takes time
+//! proportional to the logarithm of the number of chunks. When all leaves are in use, adding a chunk rebuilds the tree,
+//! which takes time proportional to the number of chunks. The memory is proportional to the number of chunks. This
+//! module does not know where in a chunk the hole is.
 
 /// A tree of maxima over chunks in the order of their numbers.
 #[derive(Clone, Debug, Default)]
@@ -9,7 +11,8 @@ pub(super) struct Rooms {
     /// For each leaf: the number of its chunk, ascending, and whether the chunk still exists.
     chunks: Vec<(u32, bool)>,
     gone: usize,
-    /// For each node: the largest room below it. The root is node 1; the children of node n are 2n and 2n + 1.
+    /// For each node: the largest room of the leaves below it. The root is node 1. The children of node n are 2n and 2n
+    /// + 1.
     largest: Vec<u64>,
 }
 
@@ -22,7 +25,7 @@ impl Rooms {
         self.chunks.binary_search_by_key(&number, |&(number, _)| number).ok()
     }
 
-    /// Adds a chunk, whose number must be higher than all before.
+    /// Adds a chunk. Its number must be higher than all numbers so far.
     pub fn add(&mut self, number: u32, room: u64) {
         debug_assert!(self.chunks.last().is_none_or(|&(last, _)| last < number), "numbers rise");
         if self.chunks.len() == self.leaves() {
@@ -32,7 +35,7 @@ impl Rooms {
         self.put(self.chunks.len() - 1, room);
     }
 
-    /// Changes the size of a chunk's largest hole.
+    /// Sets the room of a chunk.
     pub fn set(&mut self, number: u32, room: u64) {
         if let Some(leaf) = self.leaf(number) {
             self.put(leaf, room);
@@ -49,7 +52,7 @@ impl Rooms {
         }
     }
 
-    /// The newest chunk with this much room. A chunk without room never matches.
+    /// The newest chunk with at least this much room. A chunk without room never matches.
     pub fn newest(&self, room: u64) -> Option<u32> {
         let room = room.max(1);
         if self.largest.get(1).is_none_or(|&most| most < room) {
@@ -76,7 +79,8 @@ impl Rooms {
         }
     }
 
-    /// Rebuilds the tree with twice as many leaves as there are chunks.
+    /// Rebuilds the tree without removed chunks. It gets at least twice as many leaves as there are chunks, rounded up
+    /// to a power of two.
     fn rebuild(&mut self) {
         let (old, leaves) = (self.leaves(), (2 * (self.chunks.len() - self.gone)).next_power_of_two().max(2));
         let rooms: Vec<(u32, u64)> = (self.chunks.iter().zip(&self.largest[old..]))

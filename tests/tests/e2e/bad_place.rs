@@ -192,6 +192,9 @@ fn two_daemons_on_one_file() {
         assert_said(&output, &["memctl.db", "in use", "process ", &first.url, "--daemon"], &format!("{command:?}"));
     }
     assert_eq!(run_json(&mut jobs(folder.path()))["jobs"].as_array().unwrap().len(), 0);
+    // A changed configuration is checked while its daemon runs.
+    let checked = daemon(folder.path(), free_port()).arg("--check").output().unwrap();
+    assert!(checked.status.success() && String::from_utf8_lossy(&checked.stdout).contains("memctl.db"), "{checked:?}");
     run(memctl().args(["import", "-q", "--job", "kept", "--daemon", &first.url]).arg(recorded(1)));
     assert_eq!(first.terminate(), 0);
     // The lock ended with the process.

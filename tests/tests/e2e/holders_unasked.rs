@@ -39,6 +39,7 @@ fn honest(trainer: &mut Trainer, asked: &Asked) {
         "complete": true, "not_looked_at": ["Objects of C extensions that do not tell what they refer to."],
         "holders": [{
             "kind": "list", "sentence": format!("list `KEPT` of module `__main__`, {tensors} tensors"),
+            "subject": "list `KEPT` of module `__main__`", "identity": ["module `__main__`", "global `KEPT`", "list", "Tensor"],
             "chain": ["module `__main__`", "global `KEPT`", format!("list, {tensors} items"), "Tensor"],
             "blocks": blocks, "bytes": bytes, "tensors": tensors, "holder": "container", "type": "list", "name": "KEPT",
             "owner": "__main__", "length": tensors, "is_bounded": false, "limit": null, "thread": null, "threads": 0,

@@ -10,6 +10,7 @@ mod bounds;
 mod connections;
 mod copies;
 mod cuda_trainer;
+mod diff;
 mod explain;
 mod explain_live;
 mod faults;

@@ -386,6 +386,7 @@ fn json_is_what_its_page_says() {
         }
         lines.push(("ledger", format!("ledger --job {job} --blocks --rank 0")));
         lines.push(("what-if", format!("what-if --job {job} --limit 3GiB")));
+        lines.push(("diff", format!("diff oom_by_fragmentation {job}")));
         lines.push(("assert", format!("assert --job {job} no-leak peak<1GiB")));
     }
     for size in ["4", "8"] {
@@ -411,6 +412,7 @@ fn json_is_what_its_page_says() {
         ("jobs/gpt_val_graph_leak/heat", "Heat"),
         ("jobs/gpt_val_graph_leak/classes?rank=0", "Classes"),
         ("jobs/gpt_val_graph_leak/anatomy?rank=0", "Anatomy"),
+        ("jobs/gpt_val_graph_leak/profile", "Profile"),
         ("jobs/oom_by_fragmentation/what-if?rank=0", "WhatIf"),
         ("jobs/4/fit?rank=0&size=4&limit=1073741824", "Fit"),
         // (Its head is one line; numbers follow.)

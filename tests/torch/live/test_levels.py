@@ -57,7 +57,7 @@ def test_a_hook_that_cannot_be_compiled(memctl: Memctl, script: Any, plain: Plai
     assert list(empty.glob("shim/*.log")) and not list(empty.glob("shim/*.so")), list(empty.rglob("*"))
     assert run.told("status")["level"] == "blocks"
     line = level_line(run)
-    assert "level blocks" in line and "could not compile the hook" in line and ".log" in line, line
+    assert "level blocks" in line and "could not compile the shim" in line and ".log" in line, line
     answer = memctl.answer("query", "--job", "uncompiled")
     [rank] = answer["ranks"]
     assert rank["state"] == "finished" and rank["epochs"] == EPOCHS and rank["steps"] == 5 * EPOCHS, rank

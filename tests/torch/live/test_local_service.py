@@ -54,7 +54,7 @@ def test_who_attaches_is_asked_while_it_runs_and_survives_its_service(
     going = memctl.start([sys.executable, str(script(ATTACHED))], {}, pausing=True)
     going.until_paused("looked-at")
     [line] = [line for line in going.now().lines() if "recording as job notebook" in line]
-    assert "`memctl query notebook` shows it" in line, line
+    assert "`memctl query notebook` shows the job" in line, line
 
     def events() -> int:
         jobs = ask(memctl, served, "jobs")["jobs"]

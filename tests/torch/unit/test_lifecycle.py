@@ -120,7 +120,7 @@ def test_without_a_session_every_call_does_nothing(monkeypatch: pytest.MonkeyPat
     assert memctl_agent.status()["attached"] is False
 
 
-# -- the hook's cache ----------------------------------------------------------------------------------------
+# -- the shim's cache ----------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -141,7 +141,7 @@ def test_compiled_once_then_found(cache: Path) -> None:
 
 
 def test_a_source_that_does_not_compile_names_the_log(cache: Path) -> None:
-    with pytest.raises(_shim.ShimError, match=r"could not compile the hook for torch .*; see .*\.log") as raised:
+    with pytest.raises(_shim.ShimError, match=r"could not compile the shim for torch .*; see .*\.log") as raised:
         _shim.ensure(torch, "this is no C++")
     assert b"error" in Path(str(raised.value).rsplit("see ", 1)[1]).read_bytes()
     assert not list(cache.glob("*.so"))
@@ -191,7 +191,7 @@ def test_the_packages_hook_is_for_exactly_one_build(
     monkeypatch.setenv("PATH", str(cache))
     monkeypatch.setenv("CXX", "a-compiler-that-is-not-there")
     packs(b"memctl-hook-for: 1.0.0 abc\0")
-    both = r"no C\+\+ compiler .*package's hook was built for torch 1\.0\.0 abc, this"
+    both = r"no C\+\+ compiler .*package's shim was built for torch 1\.0\.0 abc, this"
     with pytest.raises(_shim.ShimError, match=both):
         _shim.ensure(torch, SOURCE + "// other")
 

@@ -1,10 +1,10 @@
-// The ledger as one bar that ends where the device ends.
+// The ledger as one bar, from the first part to the end of the device's memory.
 //
-// Guarantees: the parts add up to the sum below them; unmeasured memory is a part with that name, never left out.
+// Guarantees: the parts add up to the sum below them. Unmeasured memory is a part of its own and is never left out.
 
 import type { Failed, Listed } from '../api/types';
 
-/** The classes in display order; the index is the number of the colour. */
+/** The classes in display order. A class's index is the number of its colour. */
 export const CLASSES = ['parameters', 'gradients', 'optimizer_state', 'activations', 'temporaries', 'workspace', 'unknown'];
 
 /** The colour of a class. */
@@ -48,7 +48,7 @@ export function sum(of: Part[]): number {
   return of.reduce((all, part) => all + part.bytes, 0);
 }
 
-/** Notes for the bar. */
+/** Notes below the bar. */
 export function notes(rank: Listed): string[] {
   const said: string[] = [];
   const known = sum(parts(rank));
@@ -62,22 +62,22 @@ export function notes(rank: Listed): string[] {
   return said;
 }
 
-/** A failed request on the bar: what was held, and the request as the piece that does not fit. */
+/** A failed request on the bar: the memory that was held, and the request as a part that does not fit. */
 export interface NoRoom {
-  /** Held when it failed, without what is free. */
+  /** The memory that was held when the request failed. Free memory is not among it. */
   held: Part[];
   request: Part;
-  /** The most that the process may hold, or the device's room for it; the request ends beyond. */
+  /** The maximum memory of the process: its own limit, or what it held and the free memory of the device. The request ends to the right of it. */
   limit: number;
   /** The right end of the bar. */
   end: number;
-  /** The largest free piece in the cache that could have served it. */
+  /** The largest free block in the cache that could have served the request. */
   hole: number;
-  /** The largest request that would have found a place: in that piece, or as a new segment. */
+  /** The largest request that could have been served, from this block or with a new segment. */
   fits: number;
 }
 
-/** The allocator's part of a ledger at a failure, followed by the request. */
+/** The allocator's part of a ledger at a failure, followed by the failed request. */
 export function noRoom(rank: Listed, failed: Failed): NoRoom {
   const isHeld = (part: Part): boolean => part.colour.startsWith('c') && part.colour !== 'context';
   const held = parts({ ...rank, device_total_bytes: null, device_used_bytes: null }).filter((part) => isHeld(part) || part.name === 'allocated, of no class');

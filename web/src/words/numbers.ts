@@ -1,10 +1,11 @@
 // Bytes, counts, shares and times in the terminal's notation.
 //
-// Guarantees: binary units with three significant digits; an unknown value is a dash, never 0.
+// Guarantees: bytes have binary units. From 1 KiB on they have three significant digits. An unknown value is never
+// shown as 0.
 
 const UNITS = ['KiB', 'MiB', 'GiB', 'TiB', 'PiB', 'EiB'] as const;
 
-/** The text of an unknown value. */
+/** The text for an unknown value. */
 export const UNKNOWN = '–';
 
 /** `49.6 MiB`. */
@@ -15,7 +16,7 @@ export function bytes(value: number | null | undefined): string {
   if (magnitude < 1024) return `${sign}${Math.round(magnitude)} B`;
   let scaled = magnitude / 1024;
   let unit = 0;
-  // 999.5 would print as 1000: the next unit reads better.
+  // 999.5 would be shown as 1000, so the next unit is used.
   while (scaled >= 999.5 && unit + 1 < UNITS.length) {
     scaled /= 1024;
     unit += 1;
@@ -44,13 +45,13 @@ export function plural(value: number, noun: string): string {
   return `${count(value)} ${noun}${value === 1 ? '' : 's'}`;
 }
 
-/** `12.3 %`; a small part that rounds to nothing is `< 0.1 %`. */
+/** `12.3 %`. A part that is not 0 but rounds to 0 is shown as `< 0.1 %`. */
 export function percent(part: number, whole: number): string {
   const text = `${((100 * part) / Math.max(whole, 1)).toFixed(1)} %`;
   return part > 0 && text === '0.0 %' ? '< 0.1 %' : text;
 }
 
-/** `2 h 5 min`, of milliseconds. */
+/** A number of milliseconds as text: `2 h 5 min`. */
 export function duration(ms: number): string {
   const seconds = Math.max(0, ms) / 1000;
   if (seconds < 1) return `${Math.round(seconds * 1000)} ms`;
@@ -77,7 +78,7 @@ export function moment(text: string): number {
   return Date.parse(`${whole}${zone}`) + Number(`0.${part || '0'}`) * 1000;
 }
 
-/** The inverse, to the microsecond. */
+/** The time for a number of milliseconds since 1970, with microseconds. */
 export function rfc3339(ms: number): string {
   const whole = Math.floor(ms);
   const micros = Math.min(999, Math.floor((ms - whole) * 1000));

@@ -1,8 +1,8 @@
-"""Makes the answer. Blocks whose chains meet in one container become one holder with its count.
+"""Makes the answer. Blocks whose chains meet in one container become one holder, with the number of the blocks.
 
-Guarantees: an answer has plain strings and numbers and at most eight holders. Holders with the most blocks come first,
-and then the order of their sentences decides.
-Refuses: to keep any of the objects that it reads.
+Guarantees: an answer has plain strings and numbers, and at most eight holders. Holders are sorted by their blocks, then
+by their bytes, then by their sentences.
+Does not keep any of the objects that it reads.
 """
 
 from __future__ import annotations
@@ -45,11 +45,13 @@ def entry(
     kind: str, sentence: str, chain: list[str], blocks: list[int], sizes: list[int], facts: _facts.Facts
 ) -> dict[str, Any]:
     """One holder of the answer. `blocks` has the blocks' numbers, because the reader must check that they are still
-    live."""
+    live. `subject` and `identity` are the sentence and the chain without counts: they stay the same while it grows."""
     return {
         "kind": kind,
         "sentence": sentence[:SENTENCE_CHARS_MAX],
+        "subject": sentence[:SENTENCE_CHARS_MAX],
         "chain": chain,
+        "identity": chain,
         "blocks": len(blocks),
         "bytes": sum(sizes[block] for block in blocks),
         "tensors": None,
@@ -69,7 +71,8 @@ def entry(
 
 
 def united(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Unites sibling containers of one name, such as the lists under the keys of a dict: together they grow."""
+    """Unites sibling containers of one name, such as the lists under the keys of a dict. Only together they may show
+    the growth."""
     groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for number, one in enumerate(entries):
         groups.setdefault(_siblings(one) or (number,), []).append(one)
@@ -77,15 +80,18 @@ def united(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _siblings(one: dict[str, Any]) -> Optional[tuple[Any, ...]]:
-    """What siblings have in common: all of their chain but keys and numbers of items."""
+    """What siblings have in common: their chains are equal except for keys."""
     if one["holder"] != _facts.CONTAINER or one["name"] is None or one["length"] is None or one["thread"]:
         return None
-    chain = [step.rpartition(", ")[0] or step for step in one["chain"] if not step.startswith("key ")]
-    return one["kind"], one["type"], one["name"], one["owner"], one["is_bounded"], one["limit"], *chain
+    return one["kind"], one["type"], one["name"], one["owner"], one["is_bounded"], one["limit"], *_without_keys(one)
+
+
+def _without_keys(one: dict[str, Any]) -> list[str]:
+    return [step for step in one["identity"] if not step.startswith("key ")]
 
 
 def _union(group: list[dict[str, Any]]) -> dict[str, Any]:
-    """Several siblings as one holder. Each of them with a bound means a bound of all together."""
+    """Several siblings as one holder. If each sibling has a bound, the holder's bound is their sum."""
     first, counts = group[0], [one["tensors"] for one in group]
     tensors = None if None in counts else sum(counts)
     length = sum(one["length"] for one in group)
@@ -97,7 +103,10 @@ def _union(group: list[dict[str, Any]]) -> dict[str, Any]:
     return {
         **first,
         "sentence": f"{name}{many}"[:SENTENCE_CHARS_MAX],
+        "subject": name[:SENTENCE_CHARS_MAX],
         "chain": [*chain, first["chain"][-1]],
+        # (The same siblings later may be more of them.)
+        "identity": ["siblings", *_without_keys(first)],
         "blocks": sum(one["blocks"] for one in group),
         "bytes": sum(one["bytes"] for one in group),
         "numbers": sorted(number for one in group for number in one["numbers"]),
@@ -108,7 +117,7 @@ def _union(group: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def about(told: dict[str, Any], blocks: list[int], sizes: list[int]) -> dict[str, Any]:
-    """The same holder with these blocks."""
+    """The same holder, with other blocks."""
     held = sum(sizes[block] for block in blocks)
     return {**told, "blocks": len(blocks), "bytes": held, "numbers": sorted(blocks)}
 
@@ -124,7 +133,7 @@ class Answer:
         self._tensor: Optional[type] = getattr(torch._C, "TensorBase", None)
 
     def chain(self, path: list[Any], root: Any) -> _words.Chain:
-        """The chain of a path, which can name its edges."""
+        """The chain of a path. The chain can name the edges of the path."""
         return _words.Chain(path, root, self._frames, self._module, self._tensor)
 
     def entry(self, group: Group, chain: _words.Chain, sizes: list[int]) -> dict[str, Any]:
@@ -133,40 +142,47 @@ class Answer:
         is_bare = at == len(chain.path) - 1
         tensors = None if is_bare else self._tensors_in(chain.path[at], len(chain.path) - 1 - at)
         kind, sentence = _words.kind_and_sentence(chain, at, tensors)
+        subject = _words.kind_and_sentence(chain, at, None)[1] if tensors else sentence
         facts = _kind_of(kind, _facts.of(chain.path, at), chain)
         tail = []
+        before, after = self._around(group, kind, chain)
         if group.how:
-            tail = [group.how]
-            among = "" if kind in ("attribute", "global", "frame", "module_buffer") else "the tensors in "
-            if group.is_of_graph:
-                tail = ["its graph"]
-                sentence = f"the graph of {among}{sentence}"
-            elif group.how.startswith(SAVED):
-                sentence = f"the graph of {among}{sentence} ({group.how})"
-            else:
-                sentence = f"{group.how} of {among}{sentence}"
+            tail = ["its graph"] if group.is_of_graph else [group.how]
+        if before:
             kind = "autograd"
-            facts.kind = _facts.GRAPH
-        context = chain.passes(self._context) if self._context is not None else None
-        if context is not None and not group.how:
-            name = _reading.type_name(type(chain.path[context]))
-            kind, sentence = "autograd", f"the context of `{name}`, reached from {sentence}"
             facts.kind = _facts.GRAPH
         root = chain.root
         if root is not None and root.thread:
             count = len(group.threads)
             which = root.thread if count == 1 else f"{count} threads, one of them {root.thread}"
-            sentence = f"{sentence}, of {which}"
-        told = entry(kind, sentence, chain.steps(tail), group.blocks, sizes, facts)
-        told["tensors"] = None if kind in ("attribute", "global", "frame") else tensors
-        # A graph belongs to the tensor, whose name is not that of the object that has the tensor.
-        told["name"], told["owner"] = chain.name(len(chain.path) - 1 if group.is_of_graph else at)
+            after = f"{after}, of {which}"
+        found = entry(kind, f"{before}{sentence}{after}", chain.steps(tail), group.blocks, sizes, facts)
+        found["subject"] = f"{before}{subject}{after}"[:SENTENCE_CHARS_MAX]
+        found["identity"] = chain.steps(tail, with_counts=False)
+        found["tensors"] = None if kind in ("attribute", "global", "frame") else tensors
+        # A graph belongs to a tensor. The tensor's name is not the name of the object that has the tensor.
+        found["name"], found["owner"] = chain.name(len(chain.path) - 1 if group.is_of_graph else at)
         if root is not None and root.thread:
-            told["thread"], told["threads"] = root.thread, len(group.threads)
-        return told
+            found["thread"], found["threads"] = root.thread, len(group.threads)
+        return found
+
+    def _around(self, group: Group, kind: str, chain: _words.Chain) -> tuple[str, str]:
+        """What stands before and after the holder's words if autograd holds the blocks; else two empty texts."""
+        if group.how:
+            among = "" if kind in ("attribute", "global", "frame", "module_buffer") else "the tensors in "
+            if group.is_of_graph:
+                return f"the graph of {among}", ""
+            if group.how.startswith(SAVED):
+                return f"the graph of {among}", f" ({group.how})"
+            return f"{group.how} of {among}", ""
+        context = chain.passes(self._context) if self._context is not None else None
+        if context is None:
+            return "", ""
+        return f"the context of `{_reading.type_name(type(chain.path[context]))}`, reached from ", ""
 
     def _tensors_in(self, top: Any, levels: int) -> Optional[int]:
-        """How many tensors are `levels` levels below a container; None if that is too much to count."""
+        """The number of tensors that are `levels` levels below a container; `None` if there are too many objects to
+        count them."""
         if _reading.container(top) is None or _reading.length(top) > COUNTED_MAX:
             return None
         known: dict[int, bool] = {}
@@ -191,8 +207,8 @@ class Answer:
 
 
 def _referents(thing: Any) -> list[Any]:
-    """The referents of an object. For a function, only its own referents count: many functions share globals and
-    builtins."""
+    """The referents of an object. For a function, only its own referents count, because many functions share their
+    globals and builtins."""
     if type(thing) is not types.FunctionType:
         return gc.get_referents(thing)
     own = (thing.__closure__, thing.__defaults__, thing.__kwdefaults__)
@@ -200,7 +216,7 @@ def _referents(thing: Any) -> list[Any]:
 
 
 def _kind_of(kind: str, facts: _facts.Facts, chain: _words.Chain) -> _facts.Facts:
-    """Maps a holder's words to one of a few kinds."""
+    """Reduces the kind of a holder to one of a few kinds."""
     if kind == "module_buffer":
         facts.kind = _facts.MODULE
     elif kind == "frame":

@@ -1,10 +1,11 @@
-"""Reads the bound of a container from the code that fills it: a comparison of its length with a number.
+"""Reads the bound of a container from the code that fills it. A bound is a comparison of the container's length with a
+number.
 
-Guarantees: a bound is given if a method of the object that has the container, or a function of the module that has it,
-compares `len` of the container with an integer and, in the same function, removes, replaces or adds items. The length
-does not exceed the bound, so a comparison that has no effect is no bound. None of the program's code runs. Only code
-objects, attributes and globals are read.
-Refuses: to follow calls, and code of more than `CODE_BYTES_MAX` bytes.
+Guarantees: a bound is reported under three conditions. A method of the object that has the container, or a function of
+the module that has it, compares `len` of the container with an integer. The same function removes, replaces or adds
+items. The length is not above the bound, because a comparison that has no effect is no bound. None of the program's
+code runs. Only code objects, attributes and globals are read.
+Does not follow calls, and does not read functions with more than `CODE_BYTES_MAX` bytes of code.
 """
 
 from __future__ import annotations

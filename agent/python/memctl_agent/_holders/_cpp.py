@@ -1,14 +1,15 @@
-"""Finds tensors that only C++ holds, and whether autocast's cache is the holder.
+"""Finds tensors that only C++ holds, and determines whether autocast's cache is the holder.
 
-In some versions of torch, C++ counts as one reference of a tensor's Python object, in addition to Python's references.
-The counts are exact then. Only C++ holds a tensor if its object has one reference, C++ refers to it, and no other
-tensor shares its memory. A test on one of our own tensors determines whether torch counts like that.
+In some versions of torch, all references from C++ together count as one reference of a tensor's Python object. The
+other references are Python's. In these versions the counts are exact. Then only C++ holds a tensor under three
+conditions: its object has one reference, C++ refers to it, and no other tensor shares its memory. This module tests on
+a tensor of its own whether torch counts like that.
 
-Autocast keeps a copy of each weight that it has converted until the outermost autocast is left. The graph of the copy
-keeps the weight. A thread can only see its own autocast. Therefore the main thread is queried between two of its
-instructions, in the way signals are handled.
+Autocast keeps a copy of each weight that it has converted, until the program leaves the outermost autocast. The graph
+of the copy keeps the weight. A thread can only read the autocast state of its own. So the main thread is asked between
+two of its instructions, in the way that signals are handled.
 Guarantees: no tensor is changed or kept.
-Refuses: to report the autocast of threads other than the main one.
+Does not report the autocast state of threads other than the main thread.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ from typing import Any, ClassVar, Optional
 from memctl_agent._holders import _reading
 from memctl_agent._holders._roots import main_thread
 
-# Autocast must be on at this many checks, and for this many seconds.
+# Number of checks, and time in seconds, during which autocast must be on.
 LOOKS_MIN = 5
 LOOKED_S_MIN = 0.3
-# Time limit in seconds for the thread that tests how torch counts.
+# Time limit in seconds for the thread that determines how torch counts.
 _WAIT_S = 0.02
 # The number of references to a storage from the tensor itself and from the reader of the storage.
 _ALONE_ON_STORAGE = 2
@@ -39,7 +40,7 @@ class Counts:
 
     @classmethod
     def find(cls, torch: Any) -> bool:
-        """Whether C++ counts as a separate reference."""
+        """Whether all references from C++ count as one reference of the Python object."""
         if not cls.is_known:
             cls.is_known = True
             done = _thread.allocate_lock()
@@ -90,20 +91,21 @@ def is_of_cpp_alone(torch: Any, tensor: Any) -> bool:
 
 
 class Autocast:
-    """Whether autocast is on in the main thread at every check for a while. If it is on for only a part of each step,
-    each step empties its cache."""
+    """Determines whether autocast is on in the main thread for a while, at every check. If it is on only for a part of
+    each step, its cache is emptied in each step."""
 
     # Callbacks for the main thread are kept for the life of the process, because they may be called late.
     _calls: ClassVar[list[Any]] = []
 
     def __init__(self) -> None:
         self._device: Optional[str] = None
-        # The times at which it was on, whether it was ever off, and whether the main thread's answer is pending.
+        # The times of checks at which autocast was on, whether it was ever off, and whether the main thread's answer is
+        # pending.
         self._on: list[float] = []
         self._was_off = self._is_awaited = False
 
     def may_keep(self, torch: Any, tensor: Any) -> bool:
-        """Whether autocast may keep a copy of a tensor, which must be a weight of full precision."""
+        """Whether autocast may keep a copy of this tensor. It keeps copies only of weights of full precision."""
         table = _reading.table(torch._C.TensorBase)
         try:
             self._device = self._device or table["device"].__get__(tensor).type
@@ -121,7 +123,7 @@ class Autocast:
         return True if is_known else None
 
     def look(self, torch: Any) -> None:
-        """Checks whether autocast is on now, or lets the main thread check that."""
+        """Checks whether autocast is on now. In another thread, requests that the main thread checks it."""
         if _thread.get_ident() == main_thread():
             self._look(torch)
         elif not self._is_awaited:
@@ -132,7 +134,7 @@ class Autocast:
                 return 0
 
             call = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(look)
-            # (The previous callback has been called, and may be returning.)
+            # (The previous callback was called already. It may still be returning, so it is kept until the next call.)
             self._calls[:-1] = []
             self._calls.append(call)
             self._is_awaited = ctypes.pythonapi.Py_AddPendingCall(call, None) == 0
@@ -141,7 +143,7 @@ class Autocast:
         try:
             is_on = torch._C.is_autocast_enabled(self._device) and torch._C.is_autocast_cache_enabled()
         except Exception:
-            # This version of torch cannot be queried for a device.
+            # This version of torch does not report the state of autocast for a device.
             is_on = False
         self._on.append(time.monotonic())
         self._was_off = self._was_off or not is_on

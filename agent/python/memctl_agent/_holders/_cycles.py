@@ -1,8 +1,8 @@
-"""Finds unreachable cycles, which only the collector would free, and which it has not freed.
+"""Finds unreachable cycles that the collector has not freed. Only the collector can free them.
 
-Guarantees: the result is exact. The references to each object of a cycle are counted. If one of them is not from
-another object of the cycle, but for example from C, the cycle is held.
-Refuses: cycles of more than a few hundred objects.
+Guarantees: the result is exact. The references to each object of a cycle are counted. If one of them comes from outside
+the cycle, for example from C, the cycle is held and is not reported.
+Cycles of more than a few hundred objects are not found.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 from memctl_agent._holders import _reading
 
-# Maximum number of objects among which a path from an object back to itself is searched.
+# Maximum number of objects that are searched for a path from an object back to itself.
 OBJECTS_MAX = 400
 # Maximum number of references of one object that are followed.
 WIDE = 256
@@ -23,13 +23,14 @@ _WALLS = (type, types.ModuleType, types.FrameType)
 
 
 class Probe:
-    """An object with known references."""
+    """An object whose references are known."""
 
 
 def around(holder: Any, held: int, known: int) -> str:
-    """The types of an unreachable cycle that leads to an object, in words; empty if there is none.
+    """The types of the objects of an unreachable cycle that contains `holder`, in words; empty if there is none.
 
-    `known` is the number of the caller's references to the start.
+    The cycle must not contain the object with the id `held`. `known` is the number of the caller's references to
+    `holder`.
     """
     cycle = _cycle_of(holder)
     # This function also has one reference.
@@ -43,8 +44,8 @@ def around(holder: Any, held: int, known: int) -> str:
 def _cycle_of(start: Any) -> dict[int, Any]:
     """The objects on paths from an object back to itself. Empty if there is no short path.
 
-    The search begins at the referrer of a tensor. That object is on the cycle. If it is only attached to the cycle, the
-    cycle is not visible from there.
+    The search begins at the referrer of a tensor. It finds the cycle only if the referrer is on the cycle. It does not
+    find a cycle that only refers to the referrer.
     """
     above: dict[int, set[int]] = {}
     objects, level = {id(start): start}, [start]
@@ -76,8 +77,8 @@ def _is_wall(thing: Any) -> bool:
 
 
 def _is_held_from_outside(cycle: dict[int, Any], start: int, known: int) -> bool:
-    """Whether one of these objects has a reference from another object, apart from the known references to the
-    start."""
+    """Whether an object outside the cycle refers to one of its objects. The known references to the start do not
+    count."""
     inside = dict.fromkeys(cycle, 0)
     inside[start] += known
     for thing in cycle.values():
@@ -89,11 +90,11 @@ def _is_held_from_outside(cycle: dict[int, Any], start: int, known: int) -> bool
 
 
 def _references(cycle: dict[int, Any]) -> list[tuple[int, int]]:
-    """The number of references of each of these objects, without those of this search. A probe without other references
-    is used for comparison."""
+    """The number of references to each of these objects, without the references of this search. The references of this
+    search are counted on a probe, to which nothing else refers."""
     probe = Probe()
     also = {**cycle, id(probe): probe}
     counts = [(at, sys.getrefcount(also[at])) for at in also]
-    # The probe is in this dict and in a variable. Each of the others is in both dicts.
+    # This search has two references to each object: the dict `also` and the variable `probe`, or both dicts.
     alone = counts[-1][1]
     return [(at, count - alone) for at, count in counts[:-1]]

@@ -1,9 +1,10 @@
-"""Reads the facts about a holder, as types and numbers: its kind, its length, and its bound.
+"""Reads facts about a holder, as types and numbers: its kind, its length, and its bound.
 
-Guarantees: facts are read from the objects themselves through the built-in types. None of the program's code runs. A
-bound is given if the type has one. It is also given if the object that owns the container has an attribute that is
-named like a bound and is not exceeded, or if code that changes the container compares its length with a number.
-Refuses: to guess. An unknown bound is None.
+Guarantees: facts are read from the objects themselves, through the built-in types. None of the program's code runs. A
+bound can come from three sources: from the type; from an attribute of the object that owns the container, if its name
+is in `BOUNDS` and its value is not exceeded; or from code that compares the container's length with a number and
+changes the container.
+Does not guess. An unknown bound is None.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ MODULE, GRAPH, CPP, VARIABLE, OBJECT = "module", "graph", "cpp", "variable", "ob
 
 # Modules that are containers of other modules or parameters.
 FILLED = ("ModuleDict", "ModuleList", "ParameterDict", "ParameterList")
-# Number of objects above a container that may show its purpose.
+# Number of objects above a container that are searched for its bound.
 ABOVE = 3
-# Names of attributes with the maximum number of items of an object.
+# Names of attributes that state the maximum number of items of an object.
 BOUNDS = (
     "maxsize",
     "max_size",
@@ -42,7 +43,8 @@ BOUNDS = (
     "limit",
     "_Cache__maxsize",
 )
-# The collector is practically off if this many objects have to be created before it visits the oldest.
+# If this many objects must be created before the collector visits the oldest ones, the collector counts as rarely
+# running.
 RARE = 100_000_000
 
 _lru_type: type = type(functools.lru_cache(maxsize=1)(lambda: None))
@@ -62,7 +64,7 @@ class Facts:
 
 
 def of(path: list[Any], at: int) -> Facts:
-    """The facts of a container of a path, or of a known cache above it."""
+    """The facts of a container of a path. If an object above the container is a known cache, the facts of the cache."""
     thing = path[at]
     length = _reading.length(thing) if _reading.container(thing) is not None else None
     for place in range(at, max(-1, at - 1 - ABOVE), -1):
@@ -73,13 +75,13 @@ def of(path: list[Any], at: int) -> Facts:
     if word is None:
         return Facts(OBJECT, _reading.type_name(type(thing)))
     for above in path[max(0, at - 2) : at]:
-        # The container is the object's table of modules, not the dict of its attributes.
+        # The container is the object's table of modules or parameters, not the dict of its attributes.
         attributes = _reading.instance_dict(above) if _reading.type_name(type(above)) in FILLED else None
         if attributes is not None and any(thing is dict.get(attributes, name) for name in ("_modules", "_parameters")):
             return Facts(CONTAINER, f"torch.nn.{_reading.type_name(type(above))}", length, False)
     facts = Facts(CONTAINER, _full_name(thing), length, False)
     if type(thing) is tuple or word == "tuple":
-        # The object cannot grow, but the code that makes new ones may make more.
+        # A tuple cannot grow, but the program may replace it by a longer one.
         facts.is_bounded, facts.limit = None, None
     elif _reading.is_a(thing, deque):
         _bound(facts, _maxlen.__get__(thing))
@@ -91,12 +93,12 @@ def of(path: list[Any], at: int) -> Facts:
 
 
 def is_cache(thing: Any) -> bool:
-    """Whether an object's type is known to cache objects."""
+    """Whether an object's type is a known cache."""
     return _cache(thing, None) is not None
 
 
 def _cache(thing: Any, length: Optional[int]) -> Optional[Facts]:
-    """The facts of an object whose type is known to cache objects."""
+    """The facts of an object whose type is a known cache."""
     cls = type(thing)
     if cls is _lru_type and _lru_info is not None:
         try:
@@ -127,7 +129,7 @@ def _bound(facts: Facts, limit: Any) -> Facts:
 
 
 def _own_bound(facts: Facts, path: list[Any], at: int) -> None:
-    """Finds a number next to a container that is named like a bound and is not exceeded."""
+    """Finds an attribute beside a container that is named like a bound and is not exceeded."""
     for place in range(at, max(-1, at - 1 - ABOVE), -1):
         attributes = _reading.instance_dict(path[place])
         for name in BOUNDS if attributes is not None else ():
@@ -148,7 +150,7 @@ def _bound_in_code(facts: Facts, path: list[Any], at: int) -> None:
             else:
                 limit = _code_bound.of_attribute(above, thing, length)
         except Exception:
-            # The code of another version of Python may have another shape: then the bound is unknown.
+            # The code of another version of Python may have another form. Then the bound is unknown.
             return
         if limit is not None:
             facts.is_bounded, facts.limit = True, limit
@@ -171,7 +173,7 @@ def _full_name(thing: Any) -> str:
 
 
 def collector(was_enabled: bool) -> str:
-    """Whether the collector would run: `on`, `off`, or `rare` if its thresholds are practically never reached."""
+    """Whether the collector runs: `on`, `off`, or `rare` if its thresholds are almost never reached."""
     first, second, third = gc.get_threshold()
     if not was_enabled or first <= 0:
         return "off"

@@ -1,10 +1,12 @@
-"""Reads what running functions hold: the local variables of every thread's frames.
+"""Reads the local variables of every thread's frames.
 
-Guarantees: no frame is changed. From CPython 3.13 on, `f_locals` is a view. In earlier versions, reading it would
-attach a dict to the frame, which would keep its variables alive. There, the slots are read as words of memory instead.
-Before that, this module must find its own variables in one of its frames in the same way. The native module reads all
-slots at once, so that no other thread continues meanwhile.
-Refuses: values on a frame's operand stack, values held by C functions, and this package's own functions.
+Guarantees: no frame is changed. From CPython 3.13 on, `f_locals` is a view, and reading it changes nothing. In earlier
+versions, reading `f_locals` would attach a dict to the frame, and the dict would keep the variables alive. So in these
+versions the slots of the frame are read as words of memory. First this module finds its own variables in one of its own
+frames in the same way. If it does not find them, it reads no slots. The native module reads all slots of a frame at
+once, so that no other thread runs meanwhile.
+Does not read values on a frame's operand stack, values held by C functions, and variables of this package's own
+functions.
 """
 
 from __future__ import annotations
@@ -21,13 +23,13 @@ from memctl_agent._holders._memory import Memory
 _IS_FUNCTION = 0x2
 # Maximum number of slots of one frame.
 SLOTS_MAX = 500
-# Number of words in which the first slot of our own frame is searched.
+# Number of words of our own frame in which its first slot is searched.
 _SEARCHED_WORDS = 80
 
 # The folder of the whole package. Objects that its functions hold during a request are not the program's.
 _OWN_FOLDER = str(pathlib.Path(__file__).parents[1])
 _HAS_VIEWS = sys.version_info >= (3, 13)
-# Before 3.11 the slots are in the frame object. Since then, its fourth word points to them.
+# Before 3.11 the slots are in the frame object. From 3.11 on, the fourth word of the frame object points to them.
 _IS_INDIRECT = sys.version_info >= (3, 11)
 _FRAME_POINTER_AT = 24
 
@@ -52,7 +54,7 @@ class Frames:
     def values(self, frame: types.FrameType) -> list[tuple[str, Any]]:
         """A function's local variables."""
         code = frame.f_code
-        # The variables of a module or of a class body are in a dict that is found like any other.
+        # The variables of a module or of a class body are in a dict. The walk finds this dict like any other dict.
         if not code.co_flags & _IS_FUNCTION:
             return []
         if _HAS_VIEWS:
@@ -64,14 +66,14 @@ class Frames:
         return [(name, value) for name, value in zip(names, values) if value is not None]
 
     def local_of(self, frame: types.FrameType, value: Any) -> Optional[str]:
-        """The variable that has a value, or the cell with it."""
+        """The name of the local variable whose value, or whose cell, is this object."""
         for name, held in self.values(frame):
             if held is value:
                 return _reading.plain(name)
         return None
 
     def _find_first_slot(self) -> Optional[int]:
-        """The offset in words of a frame's first slot, from a frame with known variables."""
+        """The number of words before a frame's first slot. A frame with known variables shows it."""
         first, second, frame, memory = object(), object(), sys._getframe(), Memory()
         try:
             wanted = (id(first), id(second), id(frame), id(memory))
@@ -85,7 +87,7 @@ class Frames:
             return None
         finally:
             memory.close()
-            # A frame with itself in a variable would be a cycle.
+            # If a variable of the frame referred to the frame itself, this would be a cycle.
             frame = None
 
 
@@ -93,6 +95,6 @@ def slot_names(code: types.CodeType) -> list[str]:
     """The names of a frame's slots, in their order."""
     names = list(code.co_varnames)
     if _IS_INDIRECT:
-        # A parameter that an inner function uses has only one slot.
+        # A parameter that an inner function uses is in both tuples, but has only one slot.
         return [*names, *(name for name in code.co_cellvars if name not in names), *code.co_freevars]
     return [*names, *code.co_cellvars, *code.co_freevars]

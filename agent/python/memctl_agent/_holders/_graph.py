@@ -1,11 +1,11 @@
-"""The autograd graph: finds which of the program's tensors lead to a block that a node of the graph has saved.
+"""Walks autograd graphs: finds which of the program's tensors lead to a block that a node of the graph has saved.
 
 Guarantees: no hook of the program runs. If torch exposes saved tensors (`SavedTensor.data`), they are read directly.
-Otherwise a saved tensor with pack and unpack hooks (activation checkpointing, offloading) is recognised before it is
-read, and is left alone. If hooks cannot be recognised, no saved tensor is read. The walk within one slice is bounded in
-nodes and in time. It leaves no wrapper of a node behind. It visits the oldest nodes first, because requests are about
-the oldest blocks. The next slice skips finished nodes.
-Refuses: to make torch recompute its view tracking (for a view whose base was changed in place), and to read saved
+Otherwise this module recognises whether a saved tensor has pack and unpack hooks (activation checkpointing,
+offloading), and reads it only if it has none. If hooks cannot be recognised, no saved tensor is read. The walk within
+one slice is bounded in nodes and in time. It keeps no Python object of a node alive. It visits the oldest nodes first,
+because requests are about the oldest blocks. The next slice skips finished nodes.
+Does not make torch recompute its view tracking (for a view whose base was changed in place). Does not read saved
 tensors that were changed in place after they were saved.
 """
 
@@ -23,25 +23,26 @@ from memctl_agent._holders._memory import Memory
 from memctl_agent._holders._tensors import Tensors
 
 NODES_MAX = 50_000
-# Number of words of a `SavedVariable` that are read.
+# Number of words of the C++ object `SavedVariable` that are read.
 _SAVED_WORDS = 10
 _RAW = "_raw_saved_"
-# Time limit in seconds for the thread that looks for the word.
+# Time limit in seconds for the thread that finds which word shows hooks.
 _WAIT_S = 0.02
-# Maximum number of objects, and of levels, that are visited below what a function of the graph keeps.
+# Maximum number of objects that are visited below the object of a function written in Python or below the result of a
+# pack hook, and the maximum depth.
 _BELOW_MAX = 400
 _BELOW_LEVELS = 4
 
 
 class Hooked:
-    """Finds which word of a saved tensor is set if it has hooks. This is determined once per process."""
+    """Finds the word of a saved tensor that is set if the tensor has hooks. This runs once per process."""
 
     word: Optional[int] = None
     was_tried = False
 
     @classmethod
     def find(cls, torch: Any, memory: Memory) -> Optional[int]:
-        """Compares a saved tensor with one element before and after it gets hooks."""
+        """Registers hooks on saved tensors of one element, and compares their words before and after."""
         if not cls.was_tried:
             cls.was_tried = True
             done = _thread.allocate_lock()
@@ -77,7 +78,8 @@ def _find_word(torch: Any, memory: Memory) -> Optional[int]:
 
 
 def _words_set(saved: Any, memory: Memory) -> set[int]:
-    """Gives a saved tensor hooks. Returns which of its words that sets. Some tensors have other words set as well."""
+    """Registers hooks on a saved tensor. Returns the words that this sets: words that were 0 before and are not 0
+    now."""
     before = saved_words(saved, memory)
     saved.register_hooks(_same, _same)
     after = saved_words(saved, memory)
@@ -86,21 +88,22 @@ def _words_set(saved: Any, memory: Memory) -> set[int]:
 
 
 def saved_words(saved: Any, memory: Memory) -> tuple[int, ...]:
-    """The first words of the C++ object of a saved tensor. The pointer to it follows the head of the Python object."""
+    """The first words of the C++ object of a saved tensor. The pointer to this object follows the head of the Python
+    object."""
     pointer = memory.words(id(saved) + 16, 1)
     return memory.words(pointer[0], _SAVED_WORDS) if pointer else ()
 
 
 class Reader:
-    """Reads nodes of one type. Has accessors for the next nodes and a node's number. For each saved tensor it has two
-    accessors, which return it raw and unpacked."""
+    """Reads nodes of one type. It has functions that return a node's next nodes and its number. For each attribute with
+    saved tensors it has two functions: one returns the saved tensors unread, and one unpacks them."""
 
     static: ClassVar[dict[int, Reader]] = {}
 
     def __init__(self, cls: type, function: type) -> None:
         self.name = _reading.type_name(cls)
         self.is_gathering = self.name == "AccumulateGrad"
-        # The function is written in Python. Its object may keep more than the saved tensors.
+        # The node belongs to a function written in Python. Its object may keep more than the saved tensors.
         self.is_function = _reading.derives(cls, function)
         self.following: Any = None
         self.made: Any = None
@@ -131,8 +134,8 @@ class Graph:
         done: Optional[set[tuple[int, int]]] = None,
     ) -> None:
         self._tensors, self._memory, self._is_left = tensors, memory, is_left
-        # Nodes with nothing left to visit below them, and the nodes below each node. Nodes are identified by creation
-        # number and type.
+        # Nodes below which nothing is left to visit, and for each node the nodes below it. A node is identified by the
+        # number of its creation and its type.
         self._done: set[tuple[int, int]] = set() if done is None else done
         self._behind: dict[tuple[int, int], list[tuple[int, int]]] = {}
         base = torch._C.TensorBase
@@ -152,13 +155,13 @@ class Graph:
         self._nodes: dict[int, Any] = {}
         self._leaves: dict[int, Any] = {}
         self._tops: dict[int, int] = {}
-        # Maps a block to the tensor's index and the words for the step.
+        # For each found block: the index of the tensor that leads to it, and the words for the step.
         self.found: dict[int, tuple[int, str]] = {}
         self.hooked = 0
         self.unread = 0
-        # Indices of tensors whose graph ends in a leaf with a gradient that itself has a graph.
+        # Indices of tensors whose graph has a leaf with a gradient that has a graph itself.
         self.graphed: set[int] = set()
-        # How many of the tensors were walked, and whether the walk of the last one's graph was cut.
+        # The number of tensors whose graphs were walked, and whether the walk of the last graph was stopped early.
         self.walked = 0
         self.is_cut = False
 
@@ -173,7 +176,8 @@ class Graph:
         return self._is_shown or self._word is not None
 
     def walk(self, starts: list[Any], missing: set[int]) -> None:
-        """Looks for the blocks in `missing`, from the first tensor on, and removes the ones that it finds."""
+        """Looks for the blocks in `missing`, and removes the blocks that it finds from it. Begins with the first
+        tensor."""
         for number, start in enumerate(starts):
             if not missing or not self._is_left() or len(self._owner) > NODES_MAX:
                 return
@@ -191,7 +195,8 @@ class Graph:
             self._from(top, number, missing)
 
     def leads(self, number: int) -> list[int]:
-        """The tensors whose graphs contain this tensor's graph, the farthest first, and then this tensor."""
+        """The tensors whose graphs contain this tensor's graph, and then this tensor. The first one's graph contains
+        all others."""
         path = [number]
         while path[-1] in self._tops and self._tops[path[-1]] not in path:
             path.append(self._tops[path[-1]])
@@ -204,7 +209,7 @@ class Graph:
         self._readers.clear()
 
     def has_graphed_gradient(self, tensor: Any) -> bool:
-        """Whether a tensor is a leaf whose gradient itself has a graph."""
+        """Whether a tensor is a leaf whose gradient has a graph itself."""
         try:
             gradient = self._grad(tensor) if self._is_leaf(tensor) else None
             return gradient is not None and self._grad_fn(gradient) is not None
@@ -228,14 +233,14 @@ class Graph:
 
     def _node_of(self, tensor: Any) -> Any:
         try:
-            # Reading the node of a view whose base was changed would create a new node, which the program may never
-            # have requested.
+            # For a view whose base was changed in place, reading `grad_fn` would create a new node. The program may
+            # never have requested this node.
             if self._is_view(tensor) and self._version(tensor) != 0:
                 self.unread += 1
                 return None
             return self._grad_fn(tensor)
         except RuntimeError:
-            # This is an inference tensor, which has no version counter and no graph.
+            # This is an inference tensor. It has no version counter and no graph.
             return None
 
     def _from(self, top: Any, number: int, missing: set[int]) -> None:
@@ -261,21 +266,23 @@ class Graph:
         self.is_cut = bool(waiting and missing)
 
     def _made(self, node: Any) -> int:
-        """A number that is larger for nodes that were made later."""
+        """A number that is larger for nodes that were created later."""
         number = self._reader(node).made
         return number(node) if number is not None else 0
 
     def note_done(self) -> bool:
-        """Records the nodes below which everything was walked. Returns whether there are more of them than before."""
+        """Records the nodes below which everything was walked. Returns whether there are more such nodes than
+        before."""
         before = len(self._done)
-        # A node is made after the nodes below it.
+        # A node is created after the nodes below it, so the nodes are checked in the order of their creation.
         for key in sorted(self._behind):
             if key[0] and self._done.issuperset(self._behind[key]):
                 self._done.add(key)
         return len(self._done) > before
 
     def _next(self, node: Any, number: int, missing: set[int]) -> list[Any]:
-        """The nodes below a node, except nodes that accumulate gradients, because all graphs of a model share these."""
+        """The nodes below a node. Nodes that accumulate gradients are not among them, because all graphs of a model
+        share these nodes."""
         reader = self._reader(node).following
         following = []
         for other, _ in reader(node) if reader is not None else ():
@@ -289,7 +296,7 @@ class Graph:
         return following
 
     def _leaf(self, node: Any, number: int, missing: set[int]) -> None:
-        """Visits a leaf of the graph. The node that accumulates its gradient holds the leaf's tensor."""
+        """Visits a leaf of the graph. The node that accumulates the leaf's gradient refers to the leaf."""
         leaf = _reading.table(type(node))["variable"].__get__(node)
         if id(type(leaf)) not in self._tensors.class_ids:
             return
@@ -315,7 +322,7 @@ class Graph:
             try:
                 saved = raw(node)
             except RuntimeError:
-                # It is freed already.
+                # The saved tensors were freed already.
                 continue
             each = saved if type(saved) is tuple else (saved,)
             if self._is_shown:
@@ -325,7 +332,7 @@ class Graph:
                 self._take(self._blocks_of(unpacked, node), number, f"saved by `{name}`", missing)
 
     def _shown(self, saved: Any, number: int, name: str, missing: set[int]) -> None:
-        """Visits a saved tensor as torch exposes it: the tensor, or the result of a pack hook."""
+        """Visits a saved tensor that torch exposes: the tensor itself, or the result of a pack hook."""
         if type(saved) is not self._saved_class:
             return
         try:
@@ -340,7 +347,8 @@ class Graph:
             self._below(value, number, how, missing)
 
     def _below(self, top: Any, number: int, how: str, missing: set[int]) -> None:
-        """Finds tensors a few levels below what a function written in Python, or a pack hook, has stored."""
+        """Finds tensors a few levels below an object: a node of a function written in Python, or the result of a pack
+        hook."""
         level, seen = [top], 0
         for _ in range(_BELOW_LEVELS):
             following: list[Any] = []
@@ -363,7 +371,7 @@ class Graph:
                 self.found[block] = (number, how)
 
     def _may_read(self, each: tuple[Any, ...]) -> bool:
-        """Whether no saved tensor of an attribute has hooks."""
+        """Whether none of the saved tensors of one attribute has hooks."""
         for one in each:
             words = saved_words(one, self._memory)
             if len(words) != _SAVED_WORDS or words[self._word or 0] != 0:
@@ -375,7 +383,7 @@ class Graph:
         try:
             values = unpacked(node)
         except RuntimeError:
-            # The saved tensor is freed, or was changed in place since.
+            # The saved tensor was freed, or it was changed in place after it was saved.
             return []
         each = values if type(values) in (tuple, list) else (values,)
         wanted = [self._tensors.block_of(one) for one in each if id(type(one)) in self._tensors.class_ids]
@@ -389,7 +397,7 @@ class Graph:
             if _reading.is_heap_type(cls):
                 self._readers[id(cls)] = known
             else:
-                # The type is a C++ type, which is never freed.
+                # The type was defined in C++ and is never freed.
                 Reader.static[id(cls)] = known
         return known
 

@@ -1,11 +1,12 @@
-"""Determines which blocks one holder holds: the blocks whose chains meet in one container. Only indices of objects are
-used.
+"""Determines which blocks one holder holds: the blocks whose chains meet in one container. This module uses only the
+indices of objects.
 
-The holder of a block is the innermost object above its tensor, or the container farther up that has the most branches.
-For example, it is a list of a thousand objects with a few tensors each, and not each of the objects.
-Guarantees: grouping works in steps, and between steps only numbers are kept. Whether an object may hold many others is
+The holder of a block is the innermost object above its tensor, or a container farther up that leads to more objects on
+the chains. For example, if a list has a thousand objects with a few tensors each, the list is the holder, not each of
+the objects.
+Guarantees: grouping runs in steps, and between steps only numbers are kept. Whether an object may hold many others is
 determined once.
-Refuses: to read an object.
+Does not read any object.
 """
 
 from __future__ import annotations
@@ -14,16 +15,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Optional
 
-# A container farther up is the holder if it leads to at least this many objects.
+# A container farther up is the holder only if it leads to at least this many objects.
 BRANCHES_MIN = 3
-# The beginning of the text for the step from a tensor to a block that its graph keeps.
+# The beginning of `how` for a block that a tensor's graph keeps.
 SAVED = "saved "
 
 
 @dataclass
 class Group:
-    """Blocks with one holder: the first tensor on one of them, and the holder's place in its chain. `how` is the step
-    from the tensor to the block, if the tensor is not on the block."""
+    """Blocks with one holder. `tensor` is the first tensor that leads to one of them, and `at` is the holder's index in
+    its chain. `how` describes the step from the tensor to the block, if the tensor is not on the block."""
 
     tensor: int
     at: int
@@ -40,12 +41,13 @@ class Group:
 
 @dataclass
 class Way:
-    """A block, the way from a tensor to it, and the indices from a root to that tensor."""
+    """One block: its number, the step from a tensor to it (`how`), and the indices of the objects from a root to the
+    tensor."""
 
     block: int
     how: str
     chain: list[int]
-    # For a variable in another thread: the variable and the thread.
+    # For a variable of a thread other than the main thread: the names of the variable and its function, and the thread.
     variable: Optional[tuple[str, str]] = None
     thread: int = 0
 
@@ -58,7 +60,7 @@ class Grouping:
         self._at = 0
         self._gathers: dict[int, bool] = {}
         self._groups: dict[object, Group] = {}
-        # For each object, the objects on ways to which it leads directly.
+        # For each object, the objects that follow it on some chain.
         below: dict[int, set[int]] = {}
         for way in ways:
             for above, following in zip(way.chain, way.chain[1:]):
@@ -66,8 +68,8 @@ class Grouping:
         self._branches = {number: len(following) for number, following in below.items()}
 
     def go(self, gathers: Callable[[int], bool], is_left: Callable[[], bool]) -> bool:
-        """Continues while there is time. Returns whether all are grouped. `gathers` returns whether an object may hold
-        many others."""
+        """Continues while there is time. Returns whether all blocks are grouped. `gathers` returns whether an object
+        may hold many others."""
         while self._at < len(self._ways):
             way = self._ways[self._at]
             at = self._holder(way, gathers, is_left)
@@ -86,7 +88,7 @@ class Grouping:
         return True
 
     def _holder(self, way: Way, gathers: Callable[[int], bool], is_left: Callable[[], bool]) -> Optional[int]:
-        """The holder's place in its chain; None if there is no time to determine it."""
+        """The holder's index in the chain; `None` if there is no time left to determine it."""
         innermost = max(0, len(way.chain) - 2)
         best, most = innermost, max(self._branches.get(way.chain[innermost], 0), BRANCHES_MIN - 1)
         for at in range(innermost - 1, -1, -1):
@@ -102,5 +104,5 @@ class Grouping:
         return best
 
     def groups(self) -> list[Group]:
-        """The groups. Groups with the most blocks come first."""
+        """The groups. Groups with more blocks come first."""
         return sorted(self._groups.values(), key=lambda group: -len(group.blocks))

@@ -1,9 +1,9 @@
-"""Explains blocks without a chain. Finds their tensors on the whole heap, the referrers of these, and tensors that only
-C++ holds.
+"""Finds the holders of blocks without a chain. For this it finds their tensors on the whole heap, the referrers of
+these tensors, and tensors that only C++ holds.
 
-Guarantees: between two slices only numbers and texts are kept. The newest objects are visited first, and the others are
-skipped if each block is explained by then.
-Refuses: to continue when its stages have used their share of the time.
+Guarantees: between two slices only numbers and texts are kept. The newest objects are visited first. The others are
+skipped if each block has an explanation by then, which is a cycle, a known pattern, or C++ as the only holder.
+The search ends when its stages have used their share of the time.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from memctl_agent._holders._loose import Loose
 from memctl_agent._holders._memory import Memory
 from memctl_agent._holders._slice import Slice
 
-# Maximum number of objects whose referrers are searched for at once.
+# Maximum number of objects whose referrers are searched at once.
 WANTED_MAX = 256
-# Maximum number of searches for referrers, including searches for the referrers of referrers.
+# Maximum number of walks for referrers: of the tensors, of their referrers, and so on.
 CLIMBS_MAX = 3
 # Maximum number of slices to wait for the main thread's answer about autocast.
 AUTOCAST_WAITS_MAX = 80
@@ -37,7 +37,7 @@ class InHeap:
         missing: Callable[[], set[int]],
         adopt: Callable[[Slice, Any, int], bool],
     ) -> None:
-        # `missing` returns the blocks without an explanation. `adopt` takes a referrer and returns whether the walk
+        # `missing` returns the blocks without a known holder. `adopt` takes a referrer and returns whether the walk
         # from the roots continues from it.
         self._native, self._blocks, self._missing, self._adopt = native, blocks, missing, adopt
         # One native walk for tensors and one for their referrers.
@@ -57,7 +57,7 @@ class InHeap:
         self._waits = 0
 
     def close(self) -> None:
-        """Ends the search. It and this object no longer refer to each other."""
+        """Ends the search. After this, the search and this object do not refer to each other."""
         self._missing, self._adopt = set, lambda *_: False
 
     @property
@@ -91,32 +91,33 @@ class InHeap:
         if candidates:
             self._note_patterns(now, candidates, missing - set(self.loose.patterns))
         self.is_seen = is_done
-        # The newest objects come first. Once each block has its tensor, the other objects do not matter. If the
-        # collector does not free cycles, cycles are searched as soon as most blocks have their tensors.
+        # The newest objects come first. Once each block has a tensor, the remaining objects are not needed. If the
+        # collector does not free cycles, the search for cycles begins as soon as most blocks have tensors.
         may_be_cycles = collector != "on"
         known = len(self.loose.tensors)
         is_enough = may_be_cycles and known == before and 2 * known >= len(missing)
         return is_done or (not self._is_rest and (is_enough or self.loose.have_tensors(missing)))
 
     def rest(self, now: Slice, collector: str) -> bool:
-        """Finds the other tensors, if the previous stage ended early and no cycle was found."""
+        """Finds the remaining tensors, if the stage `tensors` ended early and no cycle was found. Returns whether this
+        stage is over."""
         if self.is_seen or self.loose.cycles or self.loose.are_explained(self._missing()):
             return True
         self._is_rest, before = True, self.loose.count()
         is_done = self.tensors(now, collector)
-        # The referrers of new tensors have not been searched.
+        # The referrers of the new tensors were not searched.
         self.loose.are_holders_seen = self.loose.are_holders_seen and before == self.loose.count()
         return is_done
 
     def _note_patterns(self, now: Slice, candidates: list[tuple[int, Any]], missing: set[int]) -> None:
-        """Finds out from their graphs why tensors without a known holder are live. One pattern is a gradient with a
-        graph whose leaf is the gradient's own parameter."""
+        """Reads the graphs of tensors without a known holder, to find the reason why they are live. One such reason is
+        a gradient that has a graph, if the gradient's own parameter is a leaf of this graph."""
         memory = Memory()
         left = set(missing)
         graph = Graph(now.torch, now.tensors, memory, now.is_left)
         try:
             for block, tensor in candidates:
-                # For a parameter this is visible at once.
+                # A parameter has its gradient itself, so its graph need not be walked.
                 if graph.has_graphed_gradient(tensor):
                     self.loose.patterns[block] = "create_graph"
                     left.discard(block)
@@ -144,7 +145,7 @@ class InHeap:
         if self.of_holders is None:
             self.of_holders = self._native.Heap(self._blocks)
         if not self.loose.tensors:
-            # No tensor is on any of these blocks, so nothing can refer to one.
+            # There is no tensor on any of these blocks, so there are no referrers.
             self.loose.are_holders_seen = True
             return True
         if self._targets is None:
@@ -167,7 +168,7 @@ class InHeap:
             return True
         self._put_off.difference_update(self.loose.cycles)
         if self._put_off and (is_done or self._put_off.union(self.loose.cycles).issuperset(self._targets)):
-            # There was no time for these. They are searched again, if they still exist.
+            # There was no time to examine these referrers. They are searched again, if they still exist.
             self._targets = sorted(self._put_off)
             self._put_off.clear()
             self.of_holders.rewind()
@@ -204,13 +205,13 @@ class InHeap:
         return True
 
     def _judge(self, now: Slice, holder: Any, held: int, others: int) -> None:
-        """Judges an object of the heap that refers to another one. `others` is how often it is in the list that it
-        comes from."""
+        """Examines an object of the heap that refers to another one. `others` is how often the object is still in the
+        list of found pairs."""
         if self._adopt(now, holder, held):
             return
         if type(holder) is types.FrameType or held in self.loose.cycles:
             return
-        # The known references are the variables of two functions here, and the list's.
+        # The known references are the variables of this function and of its caller, and those of the list.
         cycle = _cycles.around(holder, held, 2 + others)
         if cycle:
             self.loose.cycles[held] = cycle
@@ -225,12 +226,12 @@ class InHeap:
 
 
 class _Probe:
-    """An object with known references."""
+    """An object whose references are known."""
 
 
 def _held_once(pairs: list[tuple[int, Any]]) -> list[bool]:
-    """Whether each object of these pairs has exactly one other reference besides its pair's and this function's. That
-    is a reference of C++ or of one Python object."""
+    """For each pair, whether its object has exactly one reference besides those of the pair and of this function. This
+    one reference is from C++ or from one Python object."""
     probes: list[tuple[int, Any]] = [(0, _Probe())]
     alone, *counts = [sys.getrefcount(thing) for each in (probes, pairs) for _, thing in each]
     return [count == alone + 1 for count in counts]

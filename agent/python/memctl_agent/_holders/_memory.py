@@ -1,9 +1,10 @@
-"""Reads words at an address of this process. This is for two facts that neither CPython nor torch reports.
+"""Reads words of memory at an address of this process, for two purposes: the slots of a frame (`_frames`), and whether
+a saved tensor has hooks (`_graph`). Neither CPython nor torch reports these in all versions.
 
-Guarantees: reads go through `/proc/self/mem`, so an unmapped address gives an empty answer and never a crash. Nothing
-is written. A caller first verifies the layout of a structure on an object of its own. If the layout is different, it
-does not read such structures.
-Refuses: to turn the result into an object.
+Guarantees: reads go through `/proc/self/mem`, so an unmapped address gives an empty result and no crash. Nothing is
+written. Each caller first verifies the layout of a structure on an object of its own. If the layout is different, the
+caller does not read such structures.
+Does not make an object from the words.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import struct
 
 
 class Memory:
-    """This process's memory, open for reading until `close`."""
+    """This process's memory, open for reading until `close` is called."""
 
     def __init__(self) -> None:
         try:

@@ -3,7 +3,7 @@
 Guarantees: none of the program's code runs. Types are read with `type`, and their tables with the descriptors of `type`
 itself. Dicts and lists are read with the methods of the built-in types. Classes are compared by identity and never
 hashed, because a metaclass may define equality and hash. Returned names are plain strings of bounded length.
-Refuses: `isinstance`, `getattr`, `repr`, `==` and `len` on any of the program's objects.
+Does not use `isinstance`, `getattr`, `repr`, `==` or `len` on any of the program's objects.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ def is_a(thing: Any, wanted: type) -> bool:
 
 
 def is_heap_type(cls: type) -> bool:
-    """Whether a class was created at run time, and may be freed."""
+    """Whether a class was created at run time. Such a class may be freed."""
     return bool(_flags(cls) & _HEAP_TYPE)
 
 
 def is_atom(thing: Any) -> bool:
-    """Whether an object has no references to other objects that matter here."""
+    """Whether an object has no references that can lead to a tensor."""
     return id(type(thing)) in _ATOMS
 
 
@@ -111,7 +111,7 @@ def module_dict(module: Any) -> Optional[dict[str, Any]]:
 
 
 def said_by(namespace: dict[str, Any], name: str) -> Optional[str]:
-    """A module's value for a name that every module defines early, if it is a string."""
+    """The value of a name among the first items of a module's globals, if it is a string."""
     try:
         for key, value in islice(dict.items(namespace), 16):
             if type(key) is str and key == name:
@@ -140,7 +140,7 @@ def length(thing: Any) -> int:
 
 
 def key_of(mapping: Any, value: Any) -> Optional[str]:
-    """The key of a value in a dict, in words. None if the object is a key itself or the dict changes meanwhile."""
+    """The key of a value in a dict, in words. `None` if the dict has no such value or changes meanwhile."""
     try:
         for number, (key, held) in enumerate(dict.items(mapping)):
             if held is value:
@@ -178,7 +178,7 @@ def instance_dict(thing: Any) -> Optional[dict[str, Any]]:
 
 
 def attribute_of(thing: Any, value: Any) -> Optional[str]:
-    """The attribute or slot under which an object has a value."""
+    """The name of the attribute or slot of an object that has this value."""
     attributes = instance_dict(thing)
     if attributes is not None:
         name = key_of(attributes, value)
@@ -190,7 +190,7 @@ def attribute_of(thing: Any, value: Any) -> Optional[str]:
                 try:
                     held = member.__get__(thing)
                 except (AttributeError, TypeError):
-                    # The slot is empty, or belongs to another object's layout.
+                    # The slot is empty, or it belongs to the layout of another type.
                     continue
                 if held is value:
                     return plain(name)

@@ -1,9 +1,9 @@
 """The roots of chains: globals of modules, and variables of running functions and of suspended generators. Each root
 has names by which it is found again.
 
-Guarantees: between two slices only names, numbers and weak references to generators are kept. The program's own
-modules come before installed ones, and the started module and those next to it come first.
-Refuses: this package's own modules and functions.
+Guarantees: between two slices only names, numbers and weak references to generators are kept. The started module and
+the modules next to it come first, then the program's other modules, then installed ones.
+This package's own modules and functions are not roots.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any, Optional
 from memctl_agent._holders import _reading
 from memctl_agent._holders._frames import Frames, is_own
 
-# Maximum number of frames of all threads that are read, and of their variables.
+# Maximum number of frames that are read for one thread, and of variables.
 FRAMES_MAX = 400
 VARIABLES_MAX = 4_000
 # Maximum number of threads that are read.
@@ -29,15 +29,15 @@ THREADS_MAX = 256
 # Parts of paths of files that are not the program's own.
 _INSTALLED = ("site-packages", "dist-packages", f"python{sys.version_info[0]}.{sys.version_info[1]}", "<frozen")
 
-# Nearness of a module: next to the started program, another module of the program, or installed.
+# The nearness of a module: next to the started program, elsewhere in the program, or installed.
 BESIDE, OWN, INSTALLED = 0, 1, 2
 
 
 @dataclass(frozen=True)
 class Root:
-    """The root of a chain: `module` and its name, or `local`, the variable and its function. For threads other than the
-    main one it also has the thread and its current position. `generator` is the suspended generator or coroutine that
-    has the variable."""
+    """The root of a chain. Its kind is `module`, with the module's name, or `local`, with the names of the variable and
+    its function. For threads other than the main one it also has the thread with its current position. `generator` is
+    the suspended generator or coroutine that has the variable."""
 
     kind: str
     name: str
@@ -49,16 +49,16 @@ class Root:
     generator: Optional[weakref.ref[Any]] = None
 
 
-# Endings of names that mark a folder of installed packages, and the maximum number of entries of `sys.path` that are
-# checked.
+# Endings of names of package metadata, which mark a folder of installed packages; and the maximum number of entries of
+# `sys.path` that are checked.
 _INSTALLED_ENDS = (".dist-info", ".egg-info")
 FOLDERS_MAX = 32
 
 
 def installed_folders() -> tuple[str, ...]:
-    """The folders of installed packages in addition to the usual ones: folders that contain package metadata.
+    """The folders of installed packages, except the usual ones. A folder that contains package metadata is one.
 
-    This reads folders, so it runs outside of slices.
+    This function lists folders, so it runs outside of slices.
     """
     found = []
     for folder in list(sys.path)[:FOLDERS_MAX]:
@@ -73,13 +73,13 @@ def installed_folders() -> tuple[str, ...]:
 
 
 class Places:
-    """Determines the nearness of modules by their files. `installed` has folders of packages."""
+    """Determines the nearness of modules by their files. `installed` has folders of installed packages."""
 
     def __init__(self, installed: tuple[str, ...]) -> None:
         self._installed = installed
         main = _reading.module_dict(sys.modules.get("__main__")) or {}
         file = _reading.said_by(main, "__file__")
-        # (Without a file, as in a notebook, modules in the working directory count as next to the program.)
+        # (A notebook has no file. Then modules in the working directory count as next to the program.)
         self._beside = os.path.dirname(os.path.abspath(file)) + os.sep if file else os.getcwd() + os.sep
 
         # Results by folder, because most modules share a folder with many others.
@@ -94,7 +94,7 @@ class Places:
         known = self._packages.get(top)
         if known is None:
             namespace = _reading.module_dict(dict.get(sys.modules, top))
-            # (Packages without a file may be in several places.)
+            # (A package without a file may consist of several folders.)
             has_file = namespace is not None and type(dict.get(namespace, "__file__")) is str
             known = self._packages[top] = has_file and self.nearness(namespace or {}) == INSTALLED
         return known
@@ -138,7 +138,7 @@ class Roots:
         return list(self._known)
 
     def objects(self, numbers: list[int]) -> list[tuple[int, Any]]:
-        """The current objects of these roots. Variables whose functions have ended have none."""
+        """The objects that these roots have now. A variable whose function has ended has none."""
         found: list[tuple[int, Any]] = []
         variables: dict[tuple[int, int], list[tuple[str, int]]] = {}
         for number in numbers:
@@ -164,7 +164,7 @@ class Roots:
                 if at is not None:
                     found += self._values(at, wanted)
         finally:
-            # A variable with this function's own frame would make a cycle.
+            # If a variable referred to this function's own frame, this would be a cycle.
             threads.clear()
             at = None
         return found
@@ -176,7 +176,7 @@ class Roots:
 
 
 def main_names() -> list[str]:
-    """The names of the started module. A spawned process has it under two names."""
+    """The names of the started module. In a spawned process it has two names."""
     namespace = _reading.module_dict(dict.get(sys.modules, "__main__"))
     name = _reading.said_by(namespace, "__name__") if namespace is not None else None
     if name is None or _reading.module_dict(dict.get(sys.modules, name)) is not namespace:
@@ -187,8 +187,8 @@ def main_names() -> list[str]:
 def variables(
     frames: Frames, ident: int, at: Optional[types.FrameType], is_main: bool, known: set[int], of_modules: set[int]
 ) -> list[tuple[Root, Any]]:
-    """The variables of the functions that a thread runs, the outermost function first, and globals outside all modules.
-    `at` is the innermost frame. `of_modules` has the ids of known module globals."""
+    """The variables of the functions that a thread runs, the outermost function first, and globals of functions that
+    belong to no module. `at` is the innermost frame. `of_modules` has the ids of known module globals."""
     found: list[tuple[Root, Any]] = []
     thread = "" if is_main or at is None else _thread_words(ident, at)
     try:
@@ -215,7 +215,7 @@ def variables(
     return found[:VARIABLES_MAX][::-1]
 
 
-# The attribute with the frame, for each kind of generator.
+# The name of the attribute that has the frame, for each kind of generator.
 _FRAME_NAMES = {
     types.GeneratorType: "gi_frame",
     types.CoroutineType: "cr_frame",
@@ -224,13 +224,14 @@ _FRAME_NAMES = {
 
 
 def frame_of(generator: Any) -> Optional[types.FrameType]:
-    """The frame of a generator or coroutine that has not ended. One that has not begun holds its arguments."""
+    """The frame of a generator or coroutine that has not ended. If it has not begun, the frame holds its arguments."""
     name = _FRAME_NAMES.get(type(generator))
     return getattr(generator, name) if name is not None else None
 
 
 def suspended(frames: Frames, generator: Any) -> list[tuple[Root, Any]]:
-    """The variables of a suspended generator or coroutine. A running one belongs to the functions of its thread."""
+    """The variables of a suspended generator or coroutine. The variables of a running one are among those of its
+    thread."""
     frame = frame_of(generator)
     if frame is None or frame.f_back is not None or is_own(frame.f_code):
         return []
@@ -244,7 +245,7 @@ def suspended(frames: Frames, generator: Any) -> list[tuple[Root, Any]]:
 
 
 def _is_of_module(namespace: dict[str, Any]) -> bool:
-    """Whether these are the globals of a module, which is a root itself."""
+    """Whether these are the globals of a module. Such globals are a root already."""
     name = _reading.said_by(namespace, "__name__")
     return name is not None and _reading.module_dict(dict.get(sys.modules, name)) is namespace
 
@@ -265,14 +266,14 @@ def main_thread() -> int:
 
 
 def _thread_words(ident: int, frame: types.FrameType) -> str:
-    """A thread's name and its position: `thread `Thread-5 (generate)` in `wait` (threading.py:327)`."""
+    """A thread's name and position, such as `thread `Thread-5 (generate)` in `wait` (threading.py:327)`."""
     import threading
 
     thread = dict.get(threading._active, ident)  # type: ignore[attr-defined]
     attributes = _reading.instance_dict(thread) if thread is not None else None
     name = _reading.plain(attributes.get("_name")) if attributes is not None else None
     while os.path.basename(frame.f_code.co_filename) == "threading.py" and frame.f_back is not None:
-        # The frame belongs to a lock or a condition. Its caller is more informative.
+        # The frame belongs to a lock or a condition. The position of its caller is more informative.
         frame = frame.f_back
     where = f"`{_reading.code_name(frame.f_code)}` ({os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno})"
     return f"thread `{name}` in {where}" if name else f"a thread in {where}"

@@ -1,15 +1,27 @@
-"""One search, in slices: from where leaks usually are to the whole heap, and then the answer.
+"""One search, in slices: first the places where leaks usually are, then the whole heap, and then the answer.
 
-The stages: objects below the globals of the started program; the variables of all threads; graphs of the tensors that
-were found; the variables of suspended generators; sorting of all modules by nearness; the program's other modules;
-graphs again; wide objects that were deferred; then, for the remaining blocks, all tensors of the heap and their
-referrers; the globals of installed modules; the main thread's answer about autocast; the answer.
-Guarantees: between two slices only numbers and texts are kept. A slice ends when its time is over, except for one
-object's visit; results are verified before they are reported. The collector is off within a slice, and restored
-afterwards.
-Refuses: to continue when the budget is spent; the answer says what was not searched.
+The stages, in their order:
+1. Objects below the globals of the started module.
+2. Objects below the variables of running functions, in all threads.
+3. Autograd graphs of the tensors that were found so far.
+4. Objects below the variables of suspended generators and coroutines.
+5. Sorting of all modules by nearness. A module is next to the started program (in its folder), another one of the
+   program's own modules, or installed.
+6. Objects below the globals of the modules next to the started program, and then of its other modules.
+7. Graphs of the tensors that were found since stage 3.
+8. Deferred references. An object with thousands of references is wide. The earlier stages visit only its first and last
+   references.
+9. For the remaining blocks: all tensors of the heap, and the referrers of these tensors.
+10. Objects below the globals of installed modules.
+11. The main thread's answer to whether autocast is on.
+12. The answer: the blocks are grouped by holder, and each group is described.
 
-(Over 400 lines: the stages share what was found so far, and each is read beside the previous one.)
+Guarantees: between two slices only numbers and texts are kept. A slice ends when its time is over. Only the visit of
+one object can make it longer. Results are verified before they are reported. The collector is off within a slice and
+restored afterwards.
+The search ends when the budget is spent. The answer then states what was not searched.
+
+(Over 400 lines: the stages share what was found so far, and each stage is read beside the previous one.)
 """
 
 from __future__ import annotations
@@ -32,30 +44,31 @@ from memctl_agent._holders._memory import Memory
 from memctl_agent._holders._roots import BESIDE, INSTALLED, OWN, Root, Roots
 from memctl_agent._holders._slice import Slice
 
-# How long a slice is.
+# Duration of a slice.
 SLICE_MS = 2.0
-# Tensors whose graphs are walked together.
+# Maximum number of tensors whose graphs are walked in one slice.
 STARTS_AT_ONCE = 64
-# Up to this share of the budget, graphs may continue while each slice finds something.
+# Graphs may use up to this share of the budget while each slice finds something.
 GRAPHS_SHARE_MAX = 0.85
-# How much longer slices may be for a graph that is too long for one.
+# Additional time of a slice for a graph that is too long for one slice.
 LONG_GRAPH_MS = 5.0
-# A graph is given up after this many slices without progress.
+# The walk of a graph ends after this many slices without progress.
 STUCK_MAX = 4
-# Groups that are reported, before equal ones are merged.
+# Maximum number of groups that are described, before equal groups are merged.
 TOLD_MAX = 24
 # Maximum number of restarts of the walk.
 BEGINNINGS_MAX = 2
-# About how many chains are checked to decide whether the walk is restarted.
+# About this many chains are checked to decide whether the walk is restarted.
 TRIED = 32
-# References of an object that are searched for the tensor that replaced another one.
+# A tensor may have been replaced by another one. The replacement is searched among at most this many references of the
+# holder.
 REPLACED_AMONG = 4_096
-# Modules that are sorted between two checks of the clock.
+# Number of modules that are sorted between two checks of the clock.
 MODULES_BETWEEN_LOOKS = 32
-# Modules that become roots together.
+# Number of modules that become roots at once.
 MODULES_AT_ONCE = 128
 
-# Up to which share of the budget a stage may continue.
+# A stage may continue up to this share of the budget.
 _SHARES = {
     "_main": 0.3,
     "_variables": 0.5,
@@ -70,18 +83,21 @@ _SHARES = {
     "_heap_rest": 0.95,
     "_installed": 0.95,
 }
-# Stages that look for chains, and for graphs to which these lead.
+# Stages that find chains, and graphs to which chains lead.
 CHAIN_STAGES = {"_main", "_variables", "_graphs", "_suspended", "_modules", "_beside", "_own_modules", "_rest"}
-# On a busy machine a thread waits more than it works. So a search stops when it has worked for its budget, or when
-# `WAITS` times its budget has passed. This time is at most `WAITS_MS_MAX`, or the budget if the budget is longer.
+# On a busy machine a thread waits more than it works. So a search has two limits: its own work may take its budget, and
+# its slices may take `WAITS` times the budget, including waits. The second limit is at most `WAITS_MS_MAX`, or the
+# budget if the budget is longer.
 WAITS = 2
 WAITS_MS_MAX = 100.0
 
 
 class Search:
-    """See the module."""
+    """The search of one request; see the module's documentation."""
 
-    def __init__(self, native: Any, blocks: Sequence[tuple[int, int]], asked: int, budget_ms: float) -> None:
+    def __init__(
+        self, native: Any, blocks: Sequence[tuple[int, int]], asked: int, budget_ms: float, first: Sequence[str] = ()
+    ) -> None:
         self._native, self._blocks, self._asked = native, list(blocks), asked
         self._budget_ns = budget_ms * 1e6
         self._wall_ns = max(budget_ms, min(WAITS * budget_ms, WAITS_MS_MAX)) * 1e6
@@ -93,17 +109,19 @@ class Search:
         self._keys: Optional[list[str]] = None
         self._places: Optional[_roots.Places] = None
         self._modules_at = 0
-        self._near: dict[int, list[str]] = {BESIDE: _roots.main_names(), OWN: [], INSTALLED: []}
+        # Modules where the search begins, by their names.
+        self._first = [*first, "__main__"]
+        self._near: dict[int, list[str]] = {BESIDE: [*_roots.main_names(), *first], OWN: [], INSTALLED: []}
         self._namespace_ids: set[int] = set()
         self._walk: Any = native.Walk(self._blocks)
         self._frames = Frames(native)
         self._roots = Roots(self._frames)
-        # Indices of roots by the stage that made them, and modules that are to become roots.
+        # Indices of roots by the stage that made them, and names of modules that will become roots.
         self._staged: dict[str, list[int]] = {}
         self._waiting: dict[str, list[str]] = {}
         self._installed_at = 0
         self._threads: Optional[list[int]] = None
-        # Where generators are looked for, and whether all were seen.
+        # The walk that finds generators, the generators that are not visited yet, and whether the walk is complete.
         self._generators: Any = None
         self._seen_generators: list[Any] = []
         self._are_generators_seen = False
@@ -114,9 +132,9 @@ class Search:
         self._is_graph_cut = self._are_starts_lost = False
         self._do_graphs_lead_on = self._is_resumed = False
         self._stuck = 0
-        # How a tensor whose graph holds blocks is held, as of when that was found.
+        # How a tensor is held whose graph holds blocks, as it was when the blocks were found.
         self._noted: dict[int, dict[str, Any]] = {}
-        # Graph nodes that are finished, and how much more time the next slice has for one graph.
+        # Graph nodes that are finished, and the additional time of the next slice for one graph.
         self._done_nodes: set[tuple[int, int]] = set()
         self._graph_ms = 0.0
         self._in_heap = InHeap(native, self._blocks, self._missing, self._adopt)
@@ -125,7 +143,7 @@ class Search:
         self._entries: list[dict[str, Any]] = []
         self._known = 0
         self._cut: set[str] = set()
-        # How often the walk was restarted, and the time spent by then.
+        # How often the walk was restarted, and the time that was used before the last restart.
         self._begun_again = 0
         self._spared_ns = (0, 0)
         self._stages = self._all_stages()
@@ -151,8 +169,8 @@ class Search:
         ]
 
     def _begin_again(self) -> None:
-        """Discards the walk: a variable where many chains began has another value, and objects below it were
-        visited."""
+        """Discards the walk and begins a new one. This happens if many chains no longer exist: the variables where they
+        began have other values now, and the walk does not enter visited objects again."""
         self._forget()
         self._begun_again += 1
         self._spared_ns = self._worked_ns, self._took_ns
@@ -169,7 +187,7 @@ class Search:
         self._stages = self._all_stages()
 
     def renew(self, blocks: Sequence[tuple[int, int]]) -> bool:
-        """Restarts with other blocks and the rest of the budget; returns whether that is enough."""
+        """Restarts with other blocks and the rest of the budget. Returns whether enough of the budget is left."""
         if self.answer is not None or 2 * self._took_ns > self._wall_ns:
             return False
         self._budget_ns -= self._worked_ns - self._spared_ns[0]
@@ -188,7 +206,7 @@ class Search:
         return self.answer is not None
 
     def slice(self, slice_ms: float = SLICE_MS) -> float:
-        """Continues for one slice; returns its duration in milliseconds."""
+        """Continues for one slice. Returns its duration in milliseconds."""
         began, worked = time.perf_counter_ns(), time.thread_time_ns()
         was_enabled = gc.isenabled()
         gc.disable()
@@ -196,7 +214,7 @@ class Search:
             self._is_collecting = was_enabled
             self._go(began + int(slice_ms * 1e6))
         except Exception as fault:
-            # The exception's own text may be the program's.
+            # Only the exception's type is reported, because its text may come from the program.
             self.answer = _answer.empty(
                 self._asked, [f"The search ended with a fault of its own ({type(fault).__name__})."]
             )
@@ -209,7 +227,7 @@ class Search:
             self._took_ns += took
             self._longest_ns = max(self._longest_ns, took)
             if self.answer is not None:
-                # Without a collector, a cycle made here would stay.
+                # These references form cycles. If the collector is off, cycles would not be freed.
                 self._stages.clear()
                 self._in_heap.close()
                 self.answer["took_ms"] = round(self._took_ns / 1e6, 3)
@@ -220,14 +238,14 @@ class Search:
     def _go(self, end_ns: int) -> None:
         torch = sys.modules.get("torch")
         if getattr(torch, "Tensor", None) is None:
-            self.answer = _answer.empty(self._asked, ["Nothing was looked at: torch is not imported."])
+            self.answer = _answer.empty(self._asked, ["Nothing was searched, because torch is not imported."])
             return
         if getattr(torch._C, "_data_address", None) is None:  # type: ignore[union-attr]
             self.answer = _answer.empty(
-                self._asked, ["Tensors were not searched: this torch does not report their addresses."]
+                self._asked, ["Tensors were not searched, because this torch does not report their addresses."]
             )
             return
-        # Subclasses and modes of the program do not see these accesses to tensors.
+        # The program's subclasses and modes do not see the accesses to tensors in this block.
         with torch._C.DisableTorchFunction():  # type: ignore[union-attr]
             now = Slice(torch, self._blocks, (*self._near[BESIDE], *self._near[OWN]), end_ns)
             began, worked = time.perf_counter_ns(), time.thread_time_ns()
@@ -240,7 +258,7 @@ class Search:
                 share = _SHARES.get(stage.__name__)
                 if share is not None and stage == self._graphs and self._do_graphs_lead_on:
                     share = GRAPHS_SHARE_MAX
-                # (The answer is given in any case.)
+                # (Stages without a share are the last ones. They always run.)
                 if share is not None and max(spent, passed) > share:
                     if stage != self._graphs or self._has_starts():
                         self._cut.add(stage.__name__)
@@ -257,14 +275,14 @@ class Search:
             "_own_modules",
             "_installed",
         ):
-            # The rest of this stage is searched when nothing else is left.
+            # The references that this stage has not visited are visited by the stage `_rest`.
             self._walk.shelve()
         self._stages.pop(0)
 
     # -- from the roots down -------------------------------------------------------------------------------------
 
     def _missing(self) -> set[int]:
-        """Blocks without an explanation."""
+        """Blocks without a known holder."""
         known = {block for block, _ in self._walk.found()}
         return set(range(len(self._blocks))) - known - set(self._in_graph)
 
@@ -275,7 +293,7 @@ class Search:
         if self._keys is None:
             keys = [key for key in list(sys.modules) if type(key) is str and not key.startswith("memctl_agent")]
             self._keys = keys
-            # It has other names where `multiprocessing` or a launcher gave it some.
+            # The started module may have further names, from `multiprocessing` or a launcher.
             self._namespace_ids.add(id(_reading.module_dict(dict.get(sys.modules, "__main__"))))
         if self._places is None:
             self._places = _roots.Places(self._installed_folders)
@@ -296,7 +314,7 @@ class Search:
         return True
 
     def _put_modules(self, now: Slice, stage: str, keys: list[str]) -> bool:
-        """Makes modules roots of a stage; returns whether there are no more of them."""
+        """Makes modules roots of a stage. Returns whether no modules are left."""
         while keys and now.is_left():
             key = keys.pop(0)
             namespace = _reading.module_dict(dict.get(sys.modules, key))
@@ -310,15 +328,15 @@ class Search:
         self._staged.setdefault(stage, []).append(number)
 
     def _go_below(self, now: Slice, *stages: str, is_late: bool = False) -> bool:
-        """Continues below the roots of some stages; returns whether nothing is left there."""
+        """Continues below the roots of some stages. Returns whether nothing is left there."""
         roots = self._roots.objects([number for stage in stages for number in self._staged.get(stage, ())])
         is_done = self._walk.go(now.rules, roots, now.left_us(), is_late)
         return is_done or self._walk.has_all()
 
     def _main(self, now: Slice) -> bool:
-        """Objects below the globals of the started program."""
+        """Objects below the globals of the started module."""
         if "main" not in self._staged:
-            self._put_modules(now, "main", ["__main__"])
+            self._put_modules(now, "main", list(self._first))
         return self._go_below(now, "main")
 
     def _variables(self, now: Slice) -> bool:
@@ -328,7 +346,7 @@ class Search:
         if self._threads is None:
             self._threads = _roots.threads()
         main = _roots.main_thread()
-        # Once for all threads: with hundreds it takes a while.
+        # The frames are read once for all threads, because this takes a while if there are hundreds of threads.
         running: dict[int, Any] = sys._current_frames() if self._threads else {}
         of_modules: set[int] = set()
         while self._threads and now.is_left():
@@ -346,14 +364,16 @@ class Search:
         return self._go_below(now, "variables") and not self._threads
 
     def _suspended(self, now: Slice) -> bool:
-        """Objects below the variables of suspended generators and coroutines: what a loop iterates has no name."""
+        """Objects below the variables of suspended generators and coroutines. A generator that a loop iterates over
+        often has no other name."""
         if not self._missing():
             return True
         if self._generators is None:
             self._generators = self._native.Heap([])
         if not self._are_generators_seen and not self._seen_generators:
             self._are_generators_seen, found = self._generators.generators(now.left_us() // 2)
-            # Weakly: those that do not fit into this slice are the next one's.
+            # Generators that this slice does not reach are visited in the next slice. Until then only weak references
+            # to them are kept.
             self._seen_generators = [weakref.ref(generator) for generator in found]
             found.clear()
         while self._seen_generators and now.is_left():
@@ -370,23 +390,23 @@ class Search:
         return not self._missing() or self._of_modules(now, "beside", self._near[BESIDE])
 
     def _own_modules(self, now: Slice) -> bool:
-        """The same for its other modules."""
+        """Objects below the globals of the program's other modules."""
         return not self._missing() or self._of_modules(now, "own", self._near[OWN])
 
     def _of_modules(self, now: Slice, stage: str, keys: list[str]) -> bool:
-        # (Their names stay: they determine which classes are the program's own.)
+        # (The list with the names is copied, because the names also determine which classes are the program's own.)
         if stage not in self._waiting:
             self._waiting[stage] = list(keys)
         return self._put_modules(now, stage, self._waiting[stage]) and self._go_below(now, stage)
 
     def _rest(self, now: Slice) -> bool:
-        """What was deferred."""
+        """Visits the deferred references."""
         return not self._missing() or self._go_below(
             now, "main", "variables", "suspended", "beside", "own", is_late=True
         )
 
     def _installed(self, now: Slice) -> bool:
-        """Objects below the globals of installed modules, group by group."""
+        """Objects below the globals of installed modules, some modules at a time."""
         is_nothing_above = self._in_heap.loose.are_holders_seen and not self._in_heap.loose.above
         if is_nothing_above or self._in_heap.loose.are_explained(self._missing()):
             return True
@@ -405,11 +425,11 @@ class Search:
     # -- graphs --------------------------------------------------------------------------------------------------
 
     def _has_starts(self) -> bool:
-        """Whether there are tensors whose graphs were not walked, and blocks for which that matters."""
+        """Whether there are tensors whose graphs were not walked, and blocks that these graphs may lead to."""
         return bool((self._starts or self._walk.starts()[self._starts_seen :]) and self._missing())
 
     def _graphs(self, now: Slice) -> bool:
-        """Blocks reached by the graphs of tensors with a chain."""
+        """Blocks that are reached through the graphs of tensors with a chain."""
         if self._starts is None:
             starts: list[int] = self._walk.starts()[self._starts_seen :]
             self._starts, self._starts_seen = starts, self._starts_seen + len(starts)
@@ -422,7 +442,7 @@ class Search:
         paths = self._paths(now, numbers)
         self._put_replaced(now, numbers, paths)
         tensors = [None if path is None else path[-1] for path in paths]
-        # The tensor whose graph was being walked has gone.
+        # The tensor whose graph was being walked no longer exists.
         self._is_graph_cut = self._is_graph_cut or (self._is_resumed and tensors[0] is None)
         memory, more_ms = Memory(), self._graph_ms
         self._graph_ms = 0.0
@@ -438,7 +458,7 @@ class Search:
                     self._note(now, numbers[first], paths[first])
             self._hooked += graph.hooked
             self._unread += graph.unread
-            # A graph that is longer than a slice continues in the next one, while there is progress.
+            # A graph that is too long for one slice continues in the next slice, while there is progress.
             goes_on, was_none = False, graph.walked == 0
             if graph.is_cut or was_none:
                 leads_on = graph.note_done()
@@ -458,8 +478,8 @@ class Search:
         return False
 
     def _put_replaced(self, now: Slice, numbers: list[int], paths: list[Any]) -> None:
-        """Puts paths to what stands where lost tensors stood: `total = total + loss` makes another one in every step,
-        and its graph contains that of the one before."""
+        """Finds replacements for tensors that no longer exist. For example, `total = total + loss` makes a new tensor
+        in every step, and its graph contains the graph of the previous tensor."""
         taken: set[int] = set()
         for at, path in enumerate(paths):
             if path is not None:
@@ -473,13 +493,13 @@ class Search:
         chain = self._walk.chains([number])[0]
         path: list[Any] = []
         if len(chain) == 1:
-            # A variable itself.
+            # The tensor is the value of a variable.
             near: Optional[list[Any]] = [value for _, value in self._roots.objects(chain)]
         else:
             path = self._paths(now, [chain[-2]])[0] or []
             near = _references(path[-1]) if path else None
         if near is None:
-            # What held it was replaced as well, or is wide: a graph may hang there.
+            # The holder was replaced as well, or it is wide. The graph of another tensor there may lead to blocks.
             self._are_starts_lost = True
             return None
         for value in near:
@@ -490,7 +510,8 @@ class Search:
         return None
 
     def _note(self, now: Slice, number: int, path: Any) -> None:
-        """Describes at once how a tensor whose graph holds blocks is held: by the end it may have been replaced."""
+        """Describes at once how a tensor is held whose graph holds blocks. The tensor may be replaced before the search
+        ends."""
         sizes = [size for _, size in self._blocks]
         answer = Answer(self._frames, now.torch, now.tensors.class_ids)
         group = Group(number, max(0, len(path) - 2), SAVED)
@@ -499,7 +520,7 @@ class Search:
     _can_tell_saved = True
 
     def _paths(self, now: Slice, numbers: list[int]) -> list[Any]:
-        """The objects of chains; None for chains that no longer exist."""
+        """The objects of chains; `None` for a chain that no longer exists."""
         roots = sorted(set(self._walk.roots(numbers)))
         objects = self._roots.objects([root for root in roots if self._roots.of(root) is not None])
         return self._walk.paths(now.rules, objects, numbers)
@@ -507,23 +528,24 @@ class Search:
     # -- the heap ------------------------------------------------------------------------------------------------
 
     def _heap_tensors(self, now: Slice) -> bool:
-        """All tensors on the remaining blocks, wherever they are."""
+        """Finds all tensors of the heap on the remaining blocks."""
         return self._in_heap.tensors(now, _facts.collector(self._is_collecting))
 
     def _heap_holders(self, now: Slice) -> bool:
-        """The referrers of these, and their referrers."""
+        """Finds the referrers of these tensors, and the referrers of the referrers."""
         return "_heap_tensors" in self._cut or self._in_heap.holders(now)
 
     def _heap_rest(self, now: Slice) -> bool:
-        """The other tensors, if most blocks had theirs and are in no cycle."""
+        """Finds the other tensors of the heap, if the stage `_heap_tensors` ended early and no cycle was found."""
         return self._in_heap.rest(now, _facts.collector(self._is_collecting))
 
     def _autocast_said(self, now: Slice) -> bool:
-        """The main thread's answer about autocast."""
+        """Takes the main thread's answer about autocast."""
         return self._in_heap.autocast_said(now)
 
     def _adopt(self, now: Slice, holder: Any, held: int) -> bool:
-        """Whether an object was seen that was too wide to be searched for what it holds."""
+        """Continues the chain of a referrer that the walk from the roots has already visited. If the referrer is wide,
+        the walk may have missed the reference. Returns whether the chain leads to the object at `held`."""
         number = self._walk.number(id(holder))
         if number is None:
             return False
@@ -533,7 +555,7 @@ class Search:
     # -- the answer ----------------------------------------------------------------------------------------------
 
     def _gather(self, now: Slice) -> bool:
-        """Groups the blocks with an explanation."""
+        """Groups the blocks that have a known holder. Returns whether all are grouped."""
         if self._grouping is None:
             ways = self._ways()
             may_again = self._begun_again < BEGINNINGS_MAX and 2 * self._took_ns < self._wall_ns
@@ -557,7 +579,7 @@ class Search:
         return ways
 
     def _are_lost(self, now: Slice, ways: list[Way]) -> bool:
-        """Whether many chains no longer exist, judging by some of them."""
+        """Whether many chains no longer exist. Only some of the chains are checked."""
         ways = [way for way in ways if way.chain[-1] not in self._noted]
         some = [way.chain[-1] for way in ways[:: max(1, len(ways) // TRIED)]]
         lost = sum(path is None for path in self._paths(now, some))
@@ -574,12 +596,12 @@ class Search:
         return self._roots.of(self._walk.roots([number])[0])
 
     def _tell(self, now: Slice) -> bool:
-        """Describes one group after the other, and then blocks without a chain."""
+        """Describes one group after the other, and finally the blocks without a chain."""
         if self._groups is None:
             self._groups = self._grouping.groups() if self._grouping is not None else []
         while self._groups:
             if len(self._entries) >= TOLD_MAX:
-                # Smaller ones: it is known that they are held.
+                # The remaining groups are smaller and are not described. Their blocks count as found.
                 self._known += sum(len(group.blocks) for group in self._groups)
                 break
             if not now.is_left():
@@ -592,7 +614,7 @@ class Search:
                 self._entries.append(_answer.about(self._noted[group.tensor], group.blocks, sizes))
                 continue
             if path is None:
-                # It was released meanwhile.
+                # The tensor was released meanwhile.
                 continue
             self._known += len(group.blocks)
             answer = Answer(self._frames, now.torch, now.tensors.class_ids)
@@ -605,7 +627,7 @@ class Search:
         missing = self._missing()
         is_whole = self._in_heap.is_seen and not self._in_heap.has_jumped
         sizes = [size for _, size in self._blocks]
-        # What the graph of a Python-held tensor keeps is not held by C++ only.
+        # Before a block counts as held only by C++, all graphs of tensors that Python holds must have been walked.
         are_cut = self._is_graph_cut or self._are_starts_lost
         self._in_heap.loose.are_graphs_seen = not are_cut and not self._cut & CHAIN_STAGES
         loose = self._in_heap.loose.entries(missing, is_whole, sizes, _facts.collector(self._is_collecting))
@@ -637,41 +659,41 @@ class Search:
         )
 
     def _notes(self, unknown: int) -> list[str]:
-        """What was not searched, in sentences."""
+        """Sentences about what was not searched."""
         notes: list[str] = []
         if not unknown:
             return notes
         if self._cut:
-            notes.append("The search ended with its budget; what was found until then is here.")
+            notes.append("The budget ended the search; the holders that it found before that are listed.")
         if not self._in_heap.is_seen:
-            notes.append("The heap was not looked at as a whole.")
+            notes.append("Not all objects of the heap were searched.")
         elif self._in_heap.has_jumped:
-            notes.append("Objects that died meanwhile may have hidden others from the search.")
+            notes.append("The search may have missed objects, because others were freed meanwhile.")
         if not self._frames.can_tell:
-            notes.append("Local variables of running functions were not looked at.")
+            notes.append("Local variables of running functions were not searched.")
         if not self._can_tell_saved:
             notes.append(
-                "Tensors saved in autograd graphs were not looked at: hooks on them cannot be recognised here."
+                "Tensors saved in autograd graphs were not searched, because hooks on them cannot be recognised."
             )
         if self._are_starts_lost:
-            notes.append("Tensors that were replaced during the search may lead to more.")
+            notes.append("Tensors that were replaced during the search may have held further blocks.")
         if self._is_graph_cut:
-            notes.append("Graphs that are too long for one slice were not looked at to their end.")
+            notes.append("Some autograd graphs were not searched to their end, because they are too long.")
         if self._hooked:
-            notes.append("Saved tensors with pack and unpack hooks were not looked at: here that would run the hooks.")
+            notes.append("Saved tensors with pack and unpack hooks were not searched, because the hooks would run.")
         if self._unread:
-            notes.append("Graphs of views whose base was changed in place were not looked at.")
+            notes.append("Graphs of views whose base was changed in place were not searched.")
         refused = self._walk.counts()[1]
         if refused:
             notes.append(
-                f"{refused:,} tensors of classes with their own `__torch_dispatch__` were not asked where they lie."
+                f"{refused:,} tensors were not searched, because their classes have their own `__torch_dispatch__`."
             )
-        notes.append("What C and C++ extensions hold, other threads' C stacks included, is not seen.")
+        notes.append("References from C and C++ code, such as extensions, cannot be found.")
         return notes
 
 
 def _references(holder: Any) -> Optional[list[Any]]:
-    """What an object refers to, its attributes included; none for a wide one."""
+    """The objects to which an object refers, including the values of its attributes; `None` for a wide object."""
     attributes = _reading.instance_dict(holder)
     if _reading.length(holder) > REPLACED_AMONG or (attributes is not None and len(attributes) > REPLACED_AMONG):
         return None
@@ -679,7 +701,7 @@ def _references(holder: Any) -> Optional[list[Any]]:
 
 
 def _merged(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Merges equal entries: similar parts of a model, many objects of one class."""
+    """Merges equal entries, such as those of similar parts of a model or of many objects of one class."""
     merged: dict[tuple[Any, ...], dict[str, Any]] = {}
     for one in entries:
         key = (one["kind"], one["sentence"], one["type"], one["is_bounded"], one["limit"])

@@ -1,6 +1,6 @@
-"""State that is valid within one slice of a search: its end, torch's classes, and type rules for the native module.
+"""State that is valid within one slice of a search: its end, torch's classes, and the type rules for the native module.
 
-Guarantees: no object of the program is held after the slice. The state must not be reused for another slice.
+Guarantees: the state holds no object of the program. It must not be reused for another slice.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from memctl_agent._holders import _reading
 from memctl_agent._holders._tensors import Tensors
 
-# How much of a slice may be left unused at its end, in microseconds.
+# If less than this time is left in a slice, nothing more is begun, in microseconds.
 SPARE_US = 150
 # Reads a class's module.
 _module_of = type.__dict__["__module__"].__get__
@@ -38,7 +38,7 @@ class Slice:
         )
 
     def is_left_for_graph(self, more_ms: float) -> bool:
-        """Like `is_left`, with `more_ms` more time."""
+        """Like `is_left`, for a slice that is `more_ms` longer."""
         return time.perf_counter_ns() + SPARE_US * 1000 < self._end_ns + more_ms * 1e6
 
     def set_near(self, near: tuple[str, ...]) -> None:

@@ -1,9 +1,9 @@
-"""Recognises the program's tensors, and finds which of them are on the requested blocks.
+"""Recognises the program's tensors, and finds the tensors on the requested blocks.
 
-Guarantees: a tensor belongs to the block in which its storage begins, so views and slices are found with their base. A
-storage that does not fit the block's size is on memory that was freed and allocated again. Its tensor does not count.
-Nothing is dispatched: a subclass or a mode that would run Python code is not queried.
-Refuses: tensors whose class has its own `__torch_dispatch__`. The tensors that they wrap are found separately.
+Guarantees: a tensor belongs to the block in which its storage begins, so views and slices have the block of their base.
+If a storage does not fit the block's size, the block was freed and its memory was allocated again. Such a tensor does
+not count. Nothing is dispatched: subclasses and modes that would run Python code are not called.
+Does not read tensors whose class has its own `__torch_dispatch__`. The tensors that they wrap are found separately.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from typing import Any, Optional
 
 from memctl_agent._holders import _reading
 
-# The allocator rounds small requests to multiples of this, so a block may be larger than its storage by less than that.
+# The allocator rounds small requests up to multiples of this. So a block may be larger than its storage by less than
+# this.
 ROUNDED = 512
 # The allocator may also return blocks of up to this many times the requested size.
 LARGER_MAX = 2
@@ -50,7 +51,7 @@ class Tensors:
         return self._address is not None
 
     def block_of(self, tensor: Any) -> Optional[int]:
-        """The index of the requested block with a tensor's memory; None if there is none."""
+        """The index of the requested block that has a tensor's memory; `None` if there is none."""
         try:
             address = self._address(tensor)  # type: ignore[misc]
         except Exception:
@@ -64,7 +65,8 @@ class Tensors:
     def fits(self, tensor: Any, block: int) -> bool:
         """Whether a block of this size can have been allocated for a tensor's storage.
 
-        True if that is unknown: a subclass may have a `__torch_function__`, which is the program's code.
+        True if this is unknown. A subclass may have a `__torch_function__`, which is code of the program, so its
+        storage is not read.
         """
         if not any(type(tensor) is plain for plain in self._plain):
             return True

@@ -1,8 +1,8 @@
 """Describes chains in words: the steps from a root to a tensor, the kind of holder, and a sentence.
 
-Guarantees: texts contain only names of modules, classes, functions, variables, attributes and keys, and their length is
+Guarantees: texts contain only names of modules, classes, functions, variables, attributes and keys. Their length is
 bounded. The same chain gives the same words.
-Refuses: to invent names. A container without a name is "a list".
+Does not invent names. A container without a name is "a list".
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Edge:
 
 
 class Chain:
-    """A path from a root to a tensor, with how each object is reached."""
+    """A path from a root to a tensor, and how each of its objects is reached from the previous one."""
 
     def __init__(
         self,
@@ -58,8 +58,8 @@ class Chain:
 
     @functools.cached_property
     def edges(self) -> list[Edge]:
-        """The edges of the chain. They are computed only for chains that are reported, because inspecting an object may
-        create its missing dict."""
+        """The edges of the chain. They are computed only for chains that are described, because reading an object's
+        attributes may create its dict."""
         return [self.edge(at) for at in range(len(self.path))]
 
     def edge(self, at: int) -> Edge:
@@ -90,7 +90,7 @@ class Chain:
         if thing is _reading.instance_dict(holder):
             return Edge("")
         if self._is_tensor(at - 1) and _reading.container(thing) == "dict":
-            # The hooks of a tensor are kept by C++.
+            # C++ keeps the dict of a tensor's hooks, so it is not among the object's attributes.
             return Edge("attribute", _TENSOR_HOOKS, _reading.type_name(cls))
         name = _reading.attribute_of(holder, thing)
         return Edge("attribute", name, _reading.type_name(cls)) if name else Edge("")
@@ -133,7 +133,7 @@ class Chain:
         return Edge("cell", "?", "?")
 
     def name(self, at: int) -> tuple[Optional[str], Optional[str]]:
-        """The program's name for an object of the chain, or for its container. Returns the name and its owner."""
+        """The name that the program has for an object of the chain, or for its container; and the owner of the name."""
         for place in range(at, -1, -1):
             edge = self.edges[place]
             if self._is_submodule(place):
@@ -147,7 +147,7 @@ class Chain:
                 "thread-local",
             ):
                 return edge.name, edge.owner or None
-        # If the holder is a frame or a cell, the name is the name of its content.
+        # A frame or a cell has no name of its own. Its content has one.
         for place in range(at + 1, len(self.path)):
             edge = self.edges[place]
             if edge.how in ("global", "attribute", "cell", "class", "local", "thread-local"):
@@ -184,8 +184,11 @@ class Chain:
     def _is_tensor(self, at: int) -> bool:
         return at >= 0 and self._tensor is not None and _reading.is_a(self.path[at], self._tensor)
 
-    def steps(self, tail: list[str]) -> list[str]:
-        """The chain as short texts. A long chain is shortened in the middle."""
+    def steps(self, tail: list[str], *, with_counts: bool = True) -> list[str]:
+        """The chain as short texts. A long chain is shortened in the middle.
+
+        Without counts of items, the texts stay the same while containers grow.
+        """
         steps = []
         if self.root is not None and self.root.kind != "local":
             steps.append(f"{self.root.kind} `{self.root.name}`")
@@ -196,11 +199,11 @@ class Chain:
                 continue
             names, last = self._submodules(at)
             if names:
-                steps += [f"submodule `{'.'.join(names)}`", self._step(last, self.path[last]) or "module"]
+                steps += [f"submodule `{'.'.join(names)}`", self._step(last, self.path[last], with_counts) or "module"]
                 below = last + 1
                 continue
             if at + 1 < len(self.path) and self.edges[at + 1].how == "thread-local":
-                # Skips the dict of a thread's own attributes, and above it the dict with those of all threads.
+                # This is the dict with one thread's attributes. Above it is the dict with those of all threads.
                 continue
             if at + 2 < len(self.path) and self.edges[at + 2].how == "thread-local":
                 continue
@@ -210,7 +213,7 @@ class Chain:
             elif edge.how == "local":
                 steps.append(f"local `{edge.name}` of function `{edge.owner}`")
             if at > 0 or self.root is None or self.root.kind == "local":
-                step = self._step(at, thing)
+                step = self._step(at, thing, with_counts)
                 if step is not None:
                     steps.append(step)
         steps += tail
@@ -220,12 +223,12 @@ class Chain:
         return [step[:STEP_CHARS_MAX] for step in steps]
 
     def _submodules(self, at: int) -> tuple[list[str], int]:
-        """The names of the submodules from a module's table of modules on, and the index of the last submodule."""
+        """The names of nested submodules from a module's table of modules on, and the index of the last one."""
         names, last = [], at
         while at + 1 < len(self.path) and self.edges[at].name == "_modules" and self.edges[at + 1].how == "key":
             names.append(self.edges[at + 1].name)
             last = at + 1
-            # The next object after a module is its table of modules, or the dict of its attributes and then the table.
+            # After a module comes its table of modules. The dict of the module's attributes may come before the table.
             at += 2
             if at + 1 < len(self.path) and not self.edges[at].how:
                 at += 1
@@ -234,7 +237,7 @@ class Chain:
     def _is_submodule(self, at: int) -> bool:
         return at > 0 and self.edges[at].how == "key" and self.edges[at - 1].name == "_modules"
 
-    def _step(self, at: int, thing: Any) -> Optional[str]:
+    def _step(self, at: int, thing: Any, with_count: bool) -> Optional[str]:
         cls = type(thing)
         following = self.path[at + 1] if at + 1 < len(self.path) else None
         if cls is types.CellType or cls is types.FrameType or (cls is tuple and type(following) is types.CellType):
@@ -249,11 +252,11 @@ class Chain:
             return None
         word = _reading.container(thing)
         if word is not None:
-            return f"{word}, {counted(_reading.length(thing), 'item')}"
+            return f"{word}, {counted(_reading.length(thing), 'item')}" if with_count else word
         return _reading.type_name(cls) if following is None else f"`{_reading.type_name(cls)}` object"
 
     def _keeps(self, at: int) -> bool:
-        """Whether an object keeps others and is not a function, a cell, a frame, a traceback or a class."""
+        """Whether an object keeps others. Functions, cells, frames, tracebacks and classes do not count."""
         thing = self.path[at]
         walls = (types.CellType, types.FrameType, types.FunctionType, types.TracebackType)
         is_wall = any(type(thing) is wall for wall in walls)
@@ -268,7 +271,7 @@ class Chain:
         if edge.how == "global":
             return f"{word} `{edge.name}` of module `{edge.owner}`"
         if edge.name == "_modules" and edge.owner in FILLED and at > 0:
-            # The object above is the module, or the dict of its attributes.
+            # The object above is the module, or the dict of the module's attributes.
             return self.phrase(at - 1 if self.edges[at - 1].how or at < 2 else at - 2, deep)
         if self._is_submodule(at):
             return f"{word} `{edge.name}` of module `{self.edges[at - 1].owner}`"
@@ -287,7 +290,7 @@ class Chain:
             return f"{word} under key `{edge.name}` of {above}" if edge.how == "key" else f"{word} in {above}"
         article = "an" if word[0] in "aeiou" else "a"
         if at > 0 and deep < 3 and not edge.how and self._keeps(at - 1):
-            # The content of a C cache has no name of its own.
+            # The content of a cache that is written in C has no name of its own.
             return f"{article} {word} in {self.phrase(at - 1, deep + 1)}"
         return f"{article} {word}"
 
@@ -311,19 +314,19 @@ def _class_attribute(cls: type, value: Any) -> Optional[str]:
 
 
 def counted(count: int, noun: str) -> str:
-    """A count with its noun, such as `1,440 tensors`."""
+    """A number with its noun, such as `1,440 tensors`."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def may_gather(chain: Chain, at: int) -> bool:
-    """Whether an object of a chain may hold many others: a container that the program fills, or a cache."""
+    """Whether an object of a chain may hold many others. These are containers that the program fills, and caches."""
     if _facts.is_cache(chain.path[at]):
         return True
     return _reading.container(chain.path[at]) is not None and not _is_namespace(chain, at)
 
 
 def _is_namespace(chain: Chain, at: int) -> bool:
-    """Whether a container belongs to the structure of an object or a class, like a dict of attributes."""
+    """Whether a container is a part of an object or a class, such as the dict of its attributes."""
     edge = chain.edge(at)
     if edge.name == "_modules" and edge.owner in FILLED:
         return False
@@ -368,7 +371,7 @@ def _plain_kind(chain: Chain, at: int, many: str) -> tuple[str, str]:
 
 
 def _named(chain: Chain, at: int) -> int:
-    """The place itself or, if it has no name (a cell or a frame), the nearest place below it that has one."""
+    """The index itself if its object has a name. Otherwise (a cell or a frame) the next index with a name."""
     while at < len(chain.path) - 1 and not chain.edges[at].how:
         at += 1
     return at
@@ -395,7 +398,7 @@ def _hook_sentence(chain: Chain, at: int, hooks: tuple[int, str], many: str) -> 
     for hook in list(dict.values(registered)):
         closure = hook.__closure__ if type(hook) is types.FunctionType else None
         shares = any(mine is cell for mine in closure or () for cell in cells)
-        # All of them count, if they all hold some.
+        # If the holder is the dict of hooks itself, all of its hooks count.
         count += bool(at == place or shares or hook is chain.path[place + 1])
     what = chain.phrase(_named(chain, at)) if at > place else chain.phrase(len(chain.path) - 1)
     return f"{what}{many}, referenced by {counted(count, noun)} of `{owner}`"

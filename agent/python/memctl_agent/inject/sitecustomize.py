@@ -1,13 +1,15 @@
-"""Attaches memctl's agent to Python programs that import torch. `memctl run` puts this folder in front of PYTHONPATH.
+"""Attaches memctl's agent to Python programs that import torch. `memctl run` puts this folder at the front of
+PYTHONPATH.
 
-torch is detected by its import, even if an earlier lookup found nothing. If it is loaded without an import, it is
-detected by the modules that it imports itself. Guarantees: a program that does not import torch imports nothing more
-than before. The `sitecustomize` that this one hides runs as if this one were not there. PYTHONPATH stays unchanged for
-the children. The outcome is reported to the launcher, so that it can explain why nothing was recorded.
-Refuses: to do anything if MEMCTL_DISABLED is set. It runs on any Python 3, and does no harm on 2.7.
+torch is detected by its import, even if an earlier lookup found nothing. If torch is loaded without an import, it is
+detected by the modules that it imports itself.
+Guarantees: for a program that does not import torch, nothing more is imported than before. If this `sitecustomize`
+hides another one, the other one runs as well. PYTHONPATH stays unchanged for child processes. The result is reported to
+the launcher, so that the launcher can explain why nothing was recorded.
+If MEMCTL_DISABLED is set, this file does nothing. It runs on every Python 3, and does no harm on Python 2.7.
 """
 
-# Written for old interpreters too:
+# This file must also run on old interpreters, so these rules do not apply:
 # ruff: noqa: UP004, UP031, SIM105
 import os
 import sys
@@ -17,10 +19,10 @@ _SEEN_BYTES_MAX = 256 << 10
 
 
 class _TorchWatch(object):
-    """A finder that waits for torch. It finds no modules itself."""
+    """A finder of modules that waits for torch. It finds no modules itself."""
 
     def __init__(self):
-        # Number of executions of torch in progress. The end of each will be reported.
+        # Number of executions of torch that have not ended. The end of each is reported.
         self.executing = 0
 
     def find_spec(self, name, path=None, target=None):
@@ -28,7 +30,7 @@ class _TorchWatch(object):
             if name.startswith("torch."):
                 self.look()
             return None
-        # A caller may only check whether torch exists, so the next lookup is watched as well.
+        # The caller may only check whether torch exists. So the next lookup is watched as well.
         for finder in list(sys.meta_path):
             find = None if finder is self else getattr(finder, "find_spec", None)
             spec = None if find is None else find(name, path, target)
@@ -37,7 +39,7 @@ class _TorchWatch(object):
                 return spec
         return None
 
-    # Python 2 calls this and gets no result.
+    # Python 2 calls this function. It finds nothing.
     def find_module(self, name, path=None):
         return None
 
@@ -45,29 +47,30 @@ class _TorchWatch(object):
         """Makes the loader report when it has executed torch."""
         execute = getattr(loader, "exec_module", None)
         if execute is None or hasattr(execute, "memctl_watch"):
-            # torch is a package without code, or there is one loader for all callers.
+            # torch is a package without code, or the loader is watched already.
             return
 
         def exec_module(module):
-            # The loader is restored before torch, or other code, looks at it.
+            # The original loader is restored before torch or other code can read it.
             loader.__dict__.pop("exec_module", None)
             self.executing += 1
             try:
                 execute(module)
             finally:
                 self.executing -= 1
-            # (A failed import may be tried again.)
+            # (After a failed import, the program may import torch again.)
             self.arm()
 
         vars(exec_module)["memctl_watch"] = self
         try:
             loader.exec_module = exec_module
         except AttributeError:
-            # This kind of loader accepts no attributes. `look` notices torch instead.
+            # This kind of loader accepts no attributes. `look` detects torch instead.
             pass
 
     def look(self):
-        """torch imports its own parts, so it was loaded in another way. Its CUDA part is among the first parts."""
+        """torch imports its own parts, although no import of it was seen. So it was loaded in another way. Its CUDA
+        part is among the first parts."""
         torch = None if self.executing else sys.modules.get("torch")
         cuda = None if torch is None else vars(torch).get("cuda")
         if cuda is not None and hasattr(cuda, "_lazy_call"):
@@ -106,9 +109,9 @@ def _arm():
 
 
 def _tell(error):
-    """Prints one line, from the first process of the first local rank. Its children inherit a variable and print
-    nothing."""
-    # The wheel is built and not published. A package of that name in an index would be a different one.
+    """Prints one line, from the first process of the first local rank. Its children inherit an environment variable,
+    and so they print nothing."""
+    # The wheel is not published. A package with this name in an index would be a different one.
     how = "%s -m pip install memctl_agent-*.whl" % sys.executable
     text = "%s cannot import memctl_agent (%s); install memctl's wheel there: `%s`" % (sys.executable, error, how)
     _note("why " + text)
@@ -122,7 +125,7 @@ def _tell(error):
 
 
 def _note(text):
-    """Writes a line for the launcher, which created the file. Without a launcher there is no file."""
+    """Writes a line into a file that the launcher created. Without a launcher there is no file."""
     socket = os.environ.get("MEMCTL_RUN_SOCKET")
     if not socket:
         return
@@ -135,23 +138,23 @@ def _note(text):
         finally:
             os.close(descriptor)
     except Exception:
-        # The launcher is gone; the program continues.
+        # The launcher no longer exists. The program continues.
         pass
 
 
 def _run_the_hidden_one():
-    """Removes this folder from sys.path and imports the `sitecustomize` that is found without it."""
+    """Removes this folder from sys.path, and imports the `sitecustomize` that is then found."""
     here = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [folder for folder in sys.path if not folder or os.path.abspath(folder) != here]
     this = sys.modules.pop("sitecustomize", None)
     try:
         import sitecustomize  # noqa: F401  # pyright: ignore
     except ImportError as error:
-        # There is no other `sitecustomize`. (Errors of a hidden one pass on to `site`, which reports them.)
+        # There is no other `sitecustomize`. (If there is one and it fails, `site` reports its error.)
         if getattr(error, "name", "sitecustomize") != "sitecustomize":
             raise
     finally:
-        # The import of the module succeeds either way.
+        # The import of `sitecustomize` succeeds in both cases.
         if this is not None:
             sys.modules.setdefault("sitecustomize", this)
 

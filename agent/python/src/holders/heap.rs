@@ -1,16 +1,16 @@
 //! Walks all objects that the collector tracks, in slices. Finds the tensors on some blocks, the referrers of some
 //! objects, and generators.
 //!
-//! Objects are visited from the newest to the oldest, so that the program's own objects come before those of imported
-//! modules.
-//! The collector keeps its objects in rings (linked lists).
-//! Guarantees: rings are read and never changed. Each call returns an object at most once, although a ring may be
-//! visited twice, because callers count references.
+//! The collector keeps its objects in rings (linked lists). The walk visits a ring from its newest object to its
+//! oldest, so that the program's own objects come before those of imported modules.
+//! Guarantees: rings are read and never changed. A call returns each object at most once, even if it visits a ring
+//! twice. Callers need this, because they count references.
 //!
-//! Between two slices a keeper marks the position. A keeper is a weak reference to a function or class, a method of a C
-//! class, or a list that holds only numbers and texts. All other objects may be freed meanwhile. If the keeper's object
-//! is freed, too, the walk continues at an earlier position or visits the ring again. This happens because the newest
-//! functions may be those of the search itself. A collection between two slices may also cause a second visit.
+//! Between two slices a keeper marks the position in a ring. A keeper is a weak reference to a function or a class, a
+//! method of a C class, or a list that contains only numbers and texts. Other objects are not kept, so they may be
+//! freed meanwhile. The object of a weak reference may also be freed. For example, the newest functions may belong to
+//! the search itself. Then the walk continues at an earlier position, or it visits the ring again. A collection between
+//! two slices may also make the walk visit objects again.
 
 use std::time::Instant;
 
@@ -25,17 +25,17 @@ use super::visit::{Object, Set, references};
 
 /// Number of objects between two checks of the clock.
 const BETWEEN_LOOKS: usize = 64;
-/// Maximum number of references of one object that are compared.
+/// Maximum number of references of one object that are compared with the wanted objects.
 const COMPARED: usize = 1 << 20;
-/// Maximum number of objects that are searched for one that can keep the position.
+/// Maximum number of objects that are tried as keepers of a position.
 const KEEPERS_AMONG: usize = 8_192;
 
-/// How often the position may be lost, because its keeper was freed or no object can keep it.
+/// How often the position may be lost. It is lost if its keeper was freed, or if no object can keep it.
 const STALLS_MAX: u32 = 8;
-/// Maximum number of positions that are kept, the last one first.
+/// Maximum number of positions that are kept. The newest position is tried first.
 const KEPT_MAX: usize = 4;
 
-/// Keeps a position between two slices: the last object that was visited.
+/// Keeps a position between two slices. The object of the keeper is the last one that was visited.
 struct Keeper {
     /// A weak reference, or the object itself if it holds nothing.
     at: Py<PyAny>,
@@ -56,7 +56,7 @@ pub struct Heap {
     keepers: Vec<Keeper>,
     stalls: u32,
     visited: u64,
-    /// Whether a position was not found again.
+    /// Whether objects may have been missed, because a position was lost too often.
     has_jumped: bool,
     taken: Vec<usize>,
 }
@@ -87,7 +87,7 @@ impl Heap {
         (self.visited, self.has_jumped)
     }
 
-    /// Blocks that were freed and whose memory was allocated again: tensors of other sizes are at their addresses.
+    /// Blocks that were freed and whose memory was allocated again. Tensors of other sizes are at their addresses.
     fn taken(&self) -> Vec<usize> {
         self.taken.clone()
     }
@@ -98,7 +98,7 @@ impl Heap {
         self.keepers.clear();
     }
 
-    /// Tensors on the blocks. Returns whether all objects were visited, and indices of blocks with their tensors.
+    /// The tensors on the blocks. Returns whether all objects were visited, and pairs of a block's index and a tensor.
     fn tensors<'py>(
         &mut self,
         py: Python<'py>,
@@ -127,8 +127,8 @@ impl Heap {
         Ok((is_done, found.into_iter().map(bound).collect()))
     }
 
-    /// Generators, coroutines and asynchronous generators. Returns whether all objects were visited, and those that
-    /// were found.
+    /// Generators, coroutines and asynchronous generators. Returns whether all objects were visited, and the objects
+    /// that were found.
     fn generators<'py>(&mut self, py: Python<'py>, slice_us: u64) -> (bool, Vec<Bound<'py, PyAny>>) {
         let end = until(slice_us);
         let _still = NoCollector::new();
@@ -144,8 +144,8 @@ impl Heap {
         (is_done, found.into_iter().map(bound).collect())
     }
 
-    /// Referrers of some objects. Returns whether all objects were visited, and pairs of a referrer and the address
-    /// that it refers to.
+    /// The referrers of some objects. Returns whether all objects were visited, and pairs of a referrer and the address
+    /// of the object that it refers to.
     fn holders<'py>(
         &mut self,
         py: Python<'py>,
@@ -157,7 +157,7 @@ impl Heap {
         let _still = NoCollector::new();
         let (mut found, mut below, mut known) = (Vec::new(), Vec::new(), Set::default());
         let wanted: Set<usize> = wanted.into_iter().collect();
-        // Most references are to other objects. A 64-bit filter excludes most of those quickly.
+        // Most references are not to wanted objects. A filter of 64 bits excludes most of them quickly.
         let bit = |id: usize| 1_u64 << ((id >> 4) & 63);
         let bits = wanted.iter().fold(0, |bits, id| bits | bit(*id));
         let is_done = self.go(py, end, |object| {
@@ -210,8 +210,8 @@ impl Heap {
         true
     }
 
-    /// The first object of a ring that was not visited yet, or the ring's head. `None` if the position was lost too
-    /// often; the rest of all rings is not visited then.
+    /// The first object of a ring that was not visited yet, or the ring's head if there is none. `None` if the position
+    /// was lost too often. Then the rest of all rings is not visited.
     fn place(&mut self, py: Python<'_>, head: usize) -> Option<usize> {
         if self.keepers.is_empty() {
             return Some(before(head));
@@ -222,14 +222,15 @@ impl Heap {
                 continue;
             };
             // A collection may have moved the keeper's object into another ring, together with most of its neighbours.
-            // The objects that follow it there are visited, then the rest of its own ring, and then the other rings.
+            // Then the walk visits the objects after it in that ring, then the rest of the keeper's former ring, and
+            // then the other rings.
             let place = before(object as usize - HEAD_BYTES);
             return Some(if place != head && self.heads.contains(&place) { head } else { place });
         }
         self.may_go_back().then(|| before(head))
     }
 
-    /// Counts a lost position. Returns whether an earlier one is tried.
+    /// Counts a lost position. Returns whether the walk may go back to an earlier position.
     fn may_go_back(&mut self) -> bool {
         self.stalls += 1;
         let may = self.stalls <= STALLS_MAX;
@@ -239,8 +240,8 @@ impl Heap {
         may
     }
 
-    /// Looks for an object that can keep the position, and visits the objects before it. `at` is the first object that
-    /// was not visited.
+    /// Visits objects from `at` on until one of them can keep the position. `at` is the first object that was not
+    /// visited.
     fn keep(&mut self, py: Python<'_>, head: usize, mut at: usize, show: &mut impl FnMut(Object)) {
         let mut scratch = Vec::new();
         for _ in 0..KEEPERS_AMONG {
@@ -280,7 +281,7 @@ fn generator_types(py: Python<'_>) -> [usize; 3] {
     FOUND.get_or_try_init(py, look).copied().unwrap_or_default()
 }
 
-/// The type of functions written in Python, which the stable interface does not name.
+/// The type of functions that are written in Python. The stable interface does not name it.
 fn function_type(py: Python<'_>) -> *mut ffi::PyTypeObject {
     static FOUND: pyo3::sync::PyOnceLock<usize> = pyo3::sync::PyOnceLock::new();
     let look = || -> PyResult<usize> { Ok(py.import("types")?.getattr("FunctionType")?.as_ptr() as usize) };
@@ -309,8 +310,9 @@ impl Keeper {
     }
 }
 
-/// Makes a keeper for an object's position, if possible: a weak reference to a function or a class, or an object that
-/// refers to nothing of the program. It keeps none of the program's objects alive, except for such an object itself.
+/// Makes a keeper for an object's position, if this is possible. The keeper is a weak reference to a function or a
+/// class, or the object itself if it refers to nothing of the program. A keeper keeps no object of the program alive,
+/// except for the object itself in the second case.
 fn keeper(py: Python<'_>, object: Object, scratch: &mut Vec<(u32, Object)>) -> Option<(Py<PyAny>, bool)> {
     let kind = super::visit::type_of(object);
     let is_weak = [&raw mut ffi::PyType_Type, &raw mut ffi::PyCFunction_Type, function_type(py)].contains(&kind);
@@ -325,13 +327,14 @@ fn keeper(py: Python<'_>, object: Object, scratch: &mut Vec<(u32, Object)>) -> O
         // SAFETY: our own reference.
         return Some((unsafe { Bound::from_owned_ptr(py, made) }.unbind(), true));
     }
-    // Methods of C classes, of which binding libraries make thousands in a row. They refer to none of the program's
-    // objects.
+    // These are methods of C classes. Binding libraries make thousands of them in a row. They refer to none of the
+    // program's objects.
     if [&raw mut ffi::PyMethodDescr_Type, &raw mut ffi::PyWrapperDescr_Type].contains(&kind) {
         // SAFETY: a live object; this becomes a reference of its own.
         return Some((unsafe { Bound::from_borrowed_ptr(py, object) }.unbind(), false));
     }
-    // (The next collection removes tuples and dicts of such objects from the rings.)
+    // (A tuple or a dict with only such objects cannot be a keeper, because the next collection removes it from the
+    // rings.)
     if kind != &raw mut ffi::PyList_Type {
         return None;
     }

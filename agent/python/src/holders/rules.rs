@@ -2,7 +2,7 @@
 //!
 //! Guarantees: an object is classified only by its real type. torch itself reports the address of a tensor's memory
 //! (`_data_address`). For the allowed classes this runs none of the program's code.
-//! Refuses: tensors of classes with their own `__torch_dispatch__`.
+//! Does not read the addresses of tensors whose class has its own `__torch_dispatch__`.
 
 use pyo3::exceptions::PyValueError;
 use pyo3::ffi::{self, PyTypeObject};
@@ -26,18 +26,18 @@ pub enum Kind {
     Frame(Traverse),
 }
 
-/// The types that Python passes, and what was learned about them, for one call.
+/// The types that Python passes to one call, and the roles of types that were determined during this call.
 pub struct Rules<'py> {
     address: Bound<'py, PyAny>,
     fits: Bound<'py, PyAny>,
-    /// Tensor classes (true) and refused classes (false), by their address.
+    /// Tensor classes (true) and refused classes (false), by the address of the class.
     sorts: Map<usize, bool>,
     /// Types of this package's own objects.
     own: Bound<'py, PyTuple>,
     frame: *mut PyTypeObject,
     module_of: Bound<'py, PyAny>,
-    /// Names of the program's own modules. They are usually interned, so addresses (`near_ids`) are compared before
-    /// texts.
+    /// Names of the program's own modules. Names are usually interned, so their addresses (`near_ids`) are compared
+    /// first, and texts only if no address matches.
     near: Vec<Bound<'py, PyAny>>,
     known: Map<usize, Kind>,
     classes: Map<usize, bool>,
@@ -45,12 +45,12 @@ pub struct Rules<'py> {
 }
 
 impl<'py> Rules<'py> {
-    /// Takes the tuple `(address, tensor classes, refused classes, this package's own classes, type of frames, function
-    /// for a class's module, function for whether a tensor's storage fills a block, names of the program's own
-    /// modules)`.
+    /// Takes a tuple with these items: the function for a tensor's address, the tensor classes, the refused classes,
+    /// this package's own classes, the type of frames, the function for a class's module, the function for whether a
+    /// storage fits a block, and the names of the program's own modules.
     pub fn new(given: &Bound<'py, PyTuple>) -> PyResult<Self> {
         let tuple = |at: usize| -> PyResult<Bound<'py, PyTuple>> {
-            given.get_item(at)?.cast_into::<PyTuple>().map_err(|_| PyValueError::new_err("a tuple of types"))
+            given.get_item(at)?.cast_into::<PyTuple>().map_err(|_| PyValueError::new_err("expected a tuple"))
         };
         let frame = given.get_item(4)?.as_ptr().cast::<PyTypeObject>();
         let near: Vec<_> = tuple(7)?.iter().collect();
@@ -140,18 +140,18 @@ impl<'py> Rules<'py> {
         self.near.iter().any(is_it)
     }
 
-    /// The block of a tensor's memory, if the tensor's storage fills the block.
+    /// The block of a tensor's memory, if the tensor's storage fits the block.
     pub fn block_of(&self, tensor: Object, blocks: &Blocks) -> Option<usize> {
         self.place_of(tensor, blocks).filter(|place| place.is_whole).map(|place| place.block)
     }
 
-    /// The block that contains a tensor's address. If the tensor's storage does not fill it, the block was freed and
-    /// its memory was allocated again.
+    /// The block that contains a tensor's address. If the tensor's storage does not fit the block, the block was freed
+    /// and its memory was allocated again.
     pub fn place_of(&self, tensor: Object, blocks: &Blocks) -> Option<Place> {
         let (block, size) = blocks.at(self.address(tensor)?)?;
         // SAFETY: alive within this call, like all visited objects.
         let tensor = unsafe { Bound::from_borrowed_ptr(self.fits.py(), tensor) };
-        // (The function raises nothing. If it fails nevertheless, the tensor counts as filling the block.)
+        // (The function raises nothing. If it fails nevertheless, the storage counts as one that fits.)
         let is_whole = self.fits.call1((tensor, size)).is_ok_and(|fits| fits.is_truthy().unwrap_or(true));
         Some(Place { block, is_whole })
     }
@@ -186,7 +186,7 @@ impl<'py> Rules<'py> {
 pub struct Place {
     /// The block's index.
     pub block: usize,
-    /// Whether the tensor's storage fills the block.
+    /// Whether the tensor's storage fits the block.
     pub is_whole: bool,
 }
 
@@ -213,8 +213,8 @@ impl Blocks {
     }
 }
 
-/// Disables the collector while it exists. In some versions, creating an object, such as an error, would start a
-/// collection.
+/// Disables the collector while it exists. In some versions of CPython, the creation of an object, such as an error,
+/// may start a collection.
 pub struct NoCollector {
     was_on: bool,
 }

@@ -1,10 +1,9 @@
 //! Walks from the program's roots down to the tensors on some blocks, in slices. The nearest objects come first.
 //!
-//! For every visited object it stores the address, the index of the referrer, and the position of the reference in it.
+//! For every visited object, the walk stores its address, the index of its referrer, and where the reference is in it.
 //! Guarantees: between two slices no object is held. A slice follows only references that still exist, from live roots,
 //! so it never reads a freed object. Each object is entered once. The number of objects is bounded.
-//! Refuses: to enter modules and their globals except as roots, classes that are not the program's own, and running
-//! functions.
+//! Not entered: modules and their globals (except roots), classes that are not the program's own, running functions.
 
 use std::collections::VecDeque;
 use std::collections::hash_map::Entry as Slot;
@@ -19,9 +18,9 @@ use super::visit::{Map, Object, Set, Traverse, is_tracked, references, refers_to
 
 /// Maximum number of visited objects.
 const SEEN_MAX: usize = 1 << 20;
-/// Number of references of one object that are visited at first from the front. Half as many are visited from the end.
+/// First this many references of an object are visited, and half as many from the end. A wide object has more.
 const WIDE: usize = 2_048;
-/// Number of references of one object in each later window.
+/// Number of references of a wide object that are visited at a time later.
 const WINDOW: usize = 8_192;
 /// Maximum depth below a root.
 const DEPTH_MAX: u8 = 64;
@@ -29,7 +28,7 @@ const DEPTH_MAX: u8 = 64;
 const STARTS_MAX: usize = 4_096;
 /// Number of objects between two checks of the clock.
 const BETWEEN_LOOKS: usize = 16;
-/// Maximum number of an object's references that are matched with visited objects at once.
+/// Maximum number of an object's references that are compared with the visited objects at once.
 const MATCHED: usize = 8_192;
 
 /// The parent of a root.
@@ -46,7 +45,7 @@ struct Entry {
     depth: u8,
 }
 
-/// The references of an object from `from` on, which are not visited yet.
+/// The references of an object from the index `from` on. They are not visited yet.
 #[derive(Clone, Copy)]
 struct Turn {
     entry: u32,
@@ -59,7 +58,7 @@ pub struct Walk {
     entries: Vec<Entry>,
     seen: Map<usize, u32>,
     waiting: VecDeque<Turn>,
-    /// Visited when nothing else is left.
+    /// References that are visited when nothing else is left.
     later: VecDeque<Turn>,
     blocks: Blocks,
     found: Vec<Option<u32>>,
@@ -70,7 +69,7 @@ pub struct Walk {
     is_full: bool,
 }
 
-/// Live objects in this slice.
+/// The visited objects that are known to be alive in this slice.
 #[derive(Default)]
 struct Alive {
     objects: Map<u32, Object>,
@@ -95,7 +94,7 @@ impl Walk {
         }
     }
 
-    /// Adds a root. Returns its index, or `None` if it was visited already or is not entered.
+    /// Adds a root. Returns its index; `None` if it was visited already or must not be entered.
     fn root(&mut self, rules: &Bound<'_, PyTuple>, object: &Bound<'_, PyAny>) -> PyResult<Option<u32>> {
         let mut rules = Rules::new(rules)?;
         let _still = NoCollector::new();
@@ -103,11 +102,11 @@ impl Walk {
         if self.seen.contains_key(&(object as usize)) || !is_tracked(object) {
             return Ok(None);
         }
-        // A root may be an object that is not entered by references, such as the globals of a module.
+        // A root may be an object that the walk does not enter through references, such as the globals of a module.
         Ok(self.put(&mut rules, object, (NONE, 0, 0), true))
     }
 
-    /// Continues for one slice below `roots` (indices and objects). Returns whether nothing is left.
+    /// Continues for one slice below `roots`, which are pairs of index and object. Returns whether nothing is left.
     fn go(
         &mut self,
         rules: &Bound<'_, PyTuple>,
@@ -134,7 +133,7 @@ impl Walk {
         Ok(self.waiting.is_empty() && (!is_late || self.later.is_empty()))
     }
 
-    /// Records the object at `held` if it is new and the visited object `holder` refers to it. Returns whether it did.
+    /// Records the object at `held`, if it is new and `holder` refers to it. Returns whether it was recorded.
     fn adopt(
         &mut self,
         rules: &Bound<'_, PyTuple>,
@@ -152,7 +151,7 @@ impl Walk {
         Ok(is_there && self.put(&mut rules, held as Object, (holder, 0, depth.saturating_add(1)), false).is_some())
     }
 
-    /// Defers all waiting references until nothing else is left.
+    /// Defers all waiting references. They are visited when nothing else is left.
     fn shelve(&mut self) {
         self.later.append(&mut self.waiting);
     }
@@ -162,17 +161,17 @@ impl Walk {
         self.found.iter().all(Option::is_some)
     }
 
-    /// Whether something was deferred, or the limit of objects was reached.
+    /// Whether references are left that were not visited, or the limit of objects was reached.
     fn is_cut(&self) -> bool {
         self.is_full || !self.later.is_empty() || !self.waiting.is_empty()
     }
 
-    /// Indices of blocks and of the tensors on them.
+    /// For each block with a tensor, the block's index and the tensor's index.
     fn found(&self) -> Vec<(usize, u32)> {
         self.found.iter().enumerate().filter_map(|(block, entry)| Some((block, (*entry)?))).collect()
     }
 
-    /// Tensors whose graphs may lead to further objects, in the order in which they were found.
+    /// The tensors whose graphs may lead to further objects, in the order in which they were found.
     fn starts(&self) -> Vec<u32> {
         self.starts.clone()
     }
@@ -228,7 +227,7 @@ impl Walk {
     }
 }
 
-/// Whether an object refers to a dict that refers to another one.
+/// Whether an object refers to a dict that refers to the object `wanted`.
 fn has_dict_with(object: Object, traverse: Traverse, wanted: Object) -> bool {
     let mut below = Vec::new();
     references(object, traverse, (0, WIDE), &mut below);
@@ -267,7 +266,7 @@ impl Walk {
     fn alive(&self, roots: &[(u32, Bound<'_, PyAny>)]) -> Alive {
         let mut alive = Alive::default();
         for (number, object) in roots {
-            // A variable that has another value now is no longer a root.
+            // A variable that has another value now is not the same root.
             if self.entries.get(*number as usize).is_some_and(|entry| entry.id == object.as_ptr() as usize) {
                 alive.objects.insert(*number, object.as_ptr());
             }
@@ -275,7 +274,7 @@ impl Walk {
         alive
     }
 
-    /// A visited object, if its referrer is alive and still refers to it.
+    /// A visited object, if all references from its root down to it still exist.
     fn resolve(&self, rules: &mut Rules<'_>, alive: &mut Alive, entry: u32) -> Option<Object> {
         if let Some(known) = alive.objects.get(&entry) {
             return Some(*known);
@@ -297,7 +296,7 @@ impl Walk {
             self.match_below(alive, above, holder, traverse);
             if let Slot::Vacant(slot) = alive.objects.entry(below) {
                 let is_there = refers_to(holder, traverse, wanted, place as usize)
-                    // The object's attributes may have moved into their own dict meanwhile.
+                    // The object's attributes may have moved into a dict of their own meanwhile.
                     || has_dict_with(holder, traverse, wanted);
                 if !is_there {
                     return None;
@@ -309,7 +308,7 @@ impl Walk {
         alive.objects.get(&entry).copied()
     }
 
-    /// Finds objects again that were first visited as references of this one and are among its first references.
+    /// Records objects as alive: those that the walk first reached from `holder`, among its first references.
     fn match_below(&self, alive: &mut Alive, above: u32, holder: Object, traverse: Traverse) {
         if !alive.matched.insert(above) {
             return;
@@ -341,7 +340,7 @@ impl Walk {
         let to = if is_first { WIDE } else { turn.from + WINDOW };
         let count = references(object, traverse, (turn.from, to), scratch);
         if is_first && count > WIDE {
-            // The last items of a container are as likely to hold the tensors as the first.
+            // A container's last items are as likely to hold the tensors as its first items.
             references(object, traverse, (count - (WIDE / 2).min(count - WIDE), count), scratch);
         }
         if count > to {
@@ -360,7 +359,7 @@ impl Walk {
         }
     }
 
-    /// Records an object and how to continue with it. With `is_open`, frames are entered, too.
+    /// Records an object and its references for a later turn. If `is_open` is set, frames are entered, too.
     fn put(&mut self, rules: &mut Rules<'_>, object: Object, at: (u32, u32, u8), is_open: bool) -> Option<u32> {
         let (above, place, depth) = at;
         let kind = rules.kind(object);
@@ -382,7 +381,7 @@ impl Walk {
                 if let Some(block) = rules.block_of(object, &self.blocks) {
                     self.found[block].get_or_insert(number);
                 }
-                // A tensor's autograd graph may hold wanted tensors: a loss holds what it was computed from.
+                // A tensor's autograd graph may hold wanted tensors. A loss holds the tensors it was computed from.
                 if self.starts.len() < STARTS_MAX {
                     self.starts.push(number);
                 }

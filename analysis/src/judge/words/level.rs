@@ -6,7 +6,7 @@ use memctl_model::{EvidenceValue, Finding, FindingKind, Frame, HumanBytes, Momen
 use super::{SERIES_MAX, place, thinned};
 use crate::judge::growth::Growth;
 use crate::judge::subjects::{self, Subject};
-use crate::wording::opening;
+use crate::wording::{opening, place_or_none};
 
 /// Growth of one quantity of one rank.
 #[derive(Clone, Debug)]
@@ -85,6 +85,22 @@ pub(in crate::judge) fn skew(excess: &Excess<'_>) -> Finding {
         ],
         ..Finding::new(FindingKind::RankSkew, severity, 0.9, vec![excess.who.rank])
     }
+}
+
+/// Names the leak of device memory in the advice about host memory of the same processes: Python objects and nodes of
+/// graphs that keep device memory are host memory themselves.
+pub(in crate::judge) fn name_device_leak(level: &mut Finding, leaks: &[Finding]) {
+    let is_of_it = |leak: &&Finding| {
+        let shares = leak.processes.iter().any(|process| level.processes.contains(process));
+        leak.kind.is_leak() && leak.site.is_some() && shares
+    };
+    let Some(leak) = leaks.iter().find(is_of_it).filter(|_| level.kind == FindingKind::HostGrowth) else { return };
+    let place = place_or_none(leak.site.as_ref());
+    level.advice = format!(
+        "First change {place}: what keeps its device memory keeps host memory as well, such as the nodes of a graph. \
+         Otherwise: {}",
+        level.advice
+    );
 }
 
 /// The finding about a growing level: reserved and unused, outside the allocator, or host memory.

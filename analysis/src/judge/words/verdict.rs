@@ -6,7 +6,6 @@ use memctl_model::verdict::{duration, in_time};
 use memctl_model::{Boundary, Cause, Finding, HumanBytes, Judged, NotJudged, Pattern, Severity};
 
 use super::{places, until};
-use crate::holders::without_count;
 use crate::judge::Activity;
 use crate::judge::course::{Course, Way};
 use crate::judge::holder_bound::{self, Bound};
@@ -115,11 +114,13 @@ fn open(inputs: &VerdictInputs<'_>, course: &Course, finding: Option<&Finding>) 
     }
     // A process may have been queried about another finding of the same growth.
     let of_process = |other: &&Finding| other.kind.is_leak() && other.processes.contains(&course.who.name());
-    let was_asked = inputs.findings.iter().filter(of_process).any(|finding| finding.holders.is_some());
+    let asked = || inputs.findings.iter().filter(of_process).filter_map(|finding| finding.holders.as_ref());
+    let has_answered = asked().any(|holders| holders.asked.outcome.is_ok());
     let held = match finding.and_then(holder) {
         Some(holder) => format!("held by {holder}"),
         None if finding.is_none() => "what holds it is not known".to_owned(),
-        None if was_asked => "no Python object was found that holds most of it".to_owned(),
+        None if has_answered => "no Python object was found that holds most of it".to_owned(),
+        None if asked().next().is_some() => "the process was asked what holds it and could not say".to_owned(),
         None if inputs.activity == Activity::Ended => "no process was asked what holds it".to_owned(),
         None => "no process has been asked yet what holds it".to_owned(),
     };
@@ -130,8 +131,8 @@ fn open(inputs: &VerdictInputs<'_>, course: &Course, finding: Option<&Finding>) 
 pub(in crate::judge) fn holder(finding: &Finding) -> Option<String> {
     let holders = finding.holders.as_ref()?;
     let (_, most, _) = holders.most()?;
-    let others = holders.beside().into_iter().map(without_count);
-    Some(std::iter::once(without_count(most)).chain(others).collect::<Vec<String>>().join(" and "))
+    let others = holders.beside().into_iter().map(|holder| holder.subject.clone());
+    Some(std::iter::once(most.subject.clone()).chain(others).collect::<Vec<String>>().join(" and "))
 }
 
 pub(in crate::judge) fn filling(

@@ -67,7 +67,7 @@ fn compiler() -> Check {
         None => note(
             "compiler",
             format!("no C++ compiler ({})", names.join(", ")),
-            "the package compiles its hook once for each version of torch for which it contains none: install g++ or set CXX",
+            "the package compiles its shim once for each version of torch for which it contains none; install g++ or set CXX",
         ),
     }
 }

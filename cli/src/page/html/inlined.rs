@@ -1,8 +1,8 @@
-//! The data of a report's views: the responses that the page would request from a daemon, compressed, in the file
-//! itself.
+//! The data of a report's views, in the report's own file: the responses that the page would request from a daemon, in
+//! compressed form.
 //!
-//! Guarantees: never exceeds the available room, and reports what did not fit; responses are base64 text, so that
-//! neither they nor their keys can end an element.
+//! Guarantees: the data never exceeds the available room. If a response did not fit, this is reported. Responses are
+//! base64 text, so neither they nor their keys can end an HTML element.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -13,10 +13,10 @@ use serde::Serialize;
 
 use super::policy::base64;
 
-/// Characters of a reason.
+/// Maximum number of characters of a reason.
 const REASON_MAX: usize = 300;
 
-/// See the module.
+/// The responses, and the page's settings.
 #[derive(Debug, Default, Serialize)]
 pub struct Inlined {
     /// The job.
@@ -31,7 +31,7 @@ pub struct Inlined {
     pub rank: Option<u32>,
     /// The epochs at whose ends the rank is compared.
     pub early: Option<u32>,
-    /// See `early`.
+    /// The later of these epochs; see `early`.
     pub late: Option<u32>,
     /// The size that the job was recorded at, if it was given.
     pub size: Option<u64>,
@@ -46,13 +46,13 @@ pub struct Inlined {
 }
 
 impl Inlined {
-    /// An empty set with room for so many bytes.
+    /// An empty set that may use this many bytes.
     #[must_use]
     pub fn new(room: usize) -> Self {
         Self { room, version: env!("CARGO_PKG_VERSION"), ..Self::default() }
     }
 
-    /// Whether a request has a response or a reason why not.
+    /// Whether the set has a response for a request, or a reason why there is none.
     #[must_use]
     pub fn knows(&self, key: &str) -> bool {
         self.answers.contains_key(key) || self.reasons.contains_key(key)

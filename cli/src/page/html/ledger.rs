@@ -1,7 +1,7 @@
-//! The ledger as a table whose rows add up to the device's memory.
+//! The ledger as a table. Its rows add up to the device's memory.
 //!
-//! Guarantees: unmeasured memory is a named row and is never omitted; if the parts exceed the device's memory, the
-//! table states it.
+//! Guarantees: unmeasured memory is a row with a name and is never left out. If the parts exceed the device's memory, a
+//! note states this.
 
 use memctl_answers::dossier::Dossier;
 use memctl_answers::format::html::escape;
@@ -21,7 +21,7 @@ pub struct Part {
     pub bytes: u64,
 }
 
-/// The parts, in order, and their sum if everything is known.
+/// The parts in order, and the device's total bytes if they are known.
 #[must_use]
 pub fn parts(rank: &Rank) -> (Vec<Part>, Option<u64>) {
     let part = |name: &str, bytes: u64| Part { name: name.to_owned(), bytes };
@@ -50,7 +50,7 @@ pub fn parts(rank: &Rank) -> (Vec<Part>, Option<u64>) {
     (parts, rank.device_total_bytes)
 }
 
-/// See the module.
+/// The section of the page.
 #[must_use]
 pub fn section(dossier: &Dossier) -> String {
     let rank = match dossier.ledger() {
@@ -80,7 +80,7 @@ pub fn section(dossier: &Dossier) -> String {
     let whole = match total {
         Some(total) if total == sum => "the device",
         Some(_) => "in all",
-        None => "known in all",
+        None => "sum of the known parts",
     };
     rows.push(format!(
         "<tr class=\"total\"><th scope=\"row\">{whole}</th><td class=\"number\">{}</td><td class=\"number\">{}</td></tr>\n",
@@ -98,18 +98,18 @@ pub fn section(dossier: &Dossier) -> String {
 fn notes(rank: &Rank, total: Option<u64>, sum: u64) -> String {
     let mut notes = Vec::new();
     match total {
-        None => notes.push("The device's size was not recorded: the table ends with what is known.".to_owned()),
+        None => notes.push("The device's size was not recorded, so the table ends with the known parts.".to_owned()),
         Some(total) if sum > total => notes.push(format!(
-            "The parts, measured at different moments, exceed the device by {}.",
+            "The parts exceed the device by {}, because they were measured at different moments.",
             HumanBytes::of(sum - total)
         )),
         Some(_) => {}
     }
     match &rank.measured_at {
         None => notes.push(
-            "The device was not measured around this moment: its use outside the allocator is unknown.".to_owned(),
+            "The device was not measured around this moment, so its use outside the allocator is unknown.".to_owned(),
         ),
-        Some(at) => notes.push(format!("The device was measured at {at}; this moment is {}.", rank.at)),
+        Some(at) => notes.push(format!("The device was measured at {at}; the allocator's state is from {}.", rank.at)),
     }
     notes.iter().map(|note| format!("<p class=\"prose faint\">{}</p>\n", escape(note))).collect()
 }

@@ -1,10 +1,10 @@
-//! The file of `memctl report`: the page of `memctl ui` with its data in the file itself. It can be opened anywhere,
-//! without a network.
+//! The file of `memctl report`: the page of `memctl ui`, with its data in the file itself. It can be opened on any
+//! machine, without a network.
 //!
-//! Guarantees: a pure function of its input, of at most [`FILE_MAX`]; all text from elsewhere passes [`escape`] or is
-//! compressed in [`Inlined`]; no network requests, which the file's own policy enforces. Without scripts (in mails,
-//! among CI artefacts) the verdict, the ranks, the sites and the ledger are text and tables. A part that could not be
-//! computed shows the reason in its place.
+//! Guarantees: the file depends only on the input of this module, and it has at most [`FILE_MAX`] bytes. All text from
+//! elsewhere passes [`escape`] or is compressed in [`Inlined`]. The file makes no network request, and its own policy
+//! enforces this. Where no scripts run (in mails and CI artefacts), the verdict, the ranks, the sites and the ledger
+//! are text and tables. If a part could not be computed, the reason is in its place.
 
 mod inlined;
 mod ledger;
@@ -23,15 +23,15 @@ use crate::hosting::page_files;
 use crate::render::screen::Screen;
 use crate::render::text::{count, plural};
 
-/// The screen for texts of other pages: no line limit and no colours.
+/// The screen for texts of other pages. It has no line limit and no colours.
 const PLAIN: Screen = Screen { columns: None, unicode: true, colour: false };
-/// Bytes of a file.
+/// Maximum number of bytes of a file.
 const FILE_MAX: usize = 3_000_000;
-/// Bytes of the part that is visible without a script.
+/// Maximum number of bytes of the part that is visible without a script.
 const STATIC_MAX: usize = 400_000;
-/// The divisors of the tables' row limits that are tried if the text is too long.
+/// If the text is too long, the row limits of its tables are divided by these numbers, one after the other.
 const PARTS: [usize; 4] = [1, 4, 16, 64];
-/// Room beside the responses: names, and sentences about what was left out.
+/// Room for data other than responses: names, and sentences about omitted data.
 const BESIDE: usize = 20_000;
 
 /// The file without its responses.
@@ -111,7 +111,7 @@ fn facts(dossier: &Dossier) -> String {
     escape(&parts.join(" · "))
 }
 
-/// The text in the place of a part that cannot be shown.
+/// The text that replaces a part that cannot be shown.
 fn absent(reason: &str) -> String {
     format!("<p class=\"prose\">Not shown: {}.</p>\n", escape(reason.trim_end_matches('.')))
 }
@@ -132,7 +132,7 @@ fn signed_bytes(value: i64) -> String {
     format!("<span title=\"{exact}{} bytes\">{sign}{}</span>", count(value.unsigned_abs()), HumanBytes(value))
 }
 
-/// `12.3 %`; a part that is not 0 but rounds to 0 is shown as `< 0.1 %`.
+/// `12.3 %`. A part that is not 0 but rounds to 0 is shown as `< 0.1 %`.
 fn percent(part: u64, whole: u64) -> String {
     let text = format!("{:.1} %", 100.0 * part as f64 / whole.max(1) as f64);
     if part > 0 && text == "0.0 %" { "&lt; 0.1 %".to_owned() } else { text }
@@ -158,7 +158,7 @@ fn table(caption: &str, heads: &[(&str, bool)], rows: &[String]) -> String {
     out
 }
 
-/// Whether the job still runs.
+/// Whether the job is still running.
 fn is_running(dossier: &Dossier) -> bool {
     dossier.note.job.state == JobState::Running
 }

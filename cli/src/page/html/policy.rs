@@ -1,7 +1,7 @@
-//! The content security policy of a report: it allows only the page's own style and script, by their hashes.
+//! The content security policy of a report. It allows only the page's own style and script, by their hashes.
 //!
-//! Guarantees: a browser that enforces the policy loads nothing from any server, and runs no script that a name
-//! contains.
+//! Guarantees: a browser that enforces the policy loads nothing from any server. It runs no script that comes from the
+//! name of a job or a function.
 
 use sha2::{Digest as _, Sha256};
 

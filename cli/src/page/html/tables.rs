@@ -1,6 +1,6 @@
 //! Tables of the page: the ranks, and the sites of the verdict's rank.
 //!
-//! Guarantees: bounded; entries without a row are counted.
+//! Guarantees: the tables have a limited number of rows. Entries without a row are counted.
 
 use memctl_answers::dossier::Dossier;
 use memctl_answers::dossier::table::{Row, rows};
@@ -13,12 +13,12 @@ use super::{absent, bytes, maybe_bytes, signed_bytes, table};
 use crate::page::place_of;
 use crate::render::text::{count, plural};
 
-/// Ranks that have a row.
+/// Maximum number of ranks that have a row.
 const RANKS_SHOWN: usize = 128;
-/// Sites that have a row.
+/// Maximum number of sites that have a row.
 const SITES_SHOWN: usize = 40;
 
-/// The ranks; if there are very many, those that differ from others come first.
+/// The ranks. If there are very many, the ranks that differ from others come first.
 #[must_use]
 pub fn ranks(dossier: &Dossier, part: usize) -> String {
     let all = &dossier.note.report.ranks;
@@ -91,7 +91,7 @@ fn row(cells: &[(String, bool)]) -> String {
     out
 }
 
-/// Live memory by site.
+/// The live memory by site.
 #[must_use]
 pub fn sites(dossier: &Dossier, part: usize) -> String {
     let late = match dossier.live(&dossier.parts.late) {

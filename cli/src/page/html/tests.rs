@@ -1,5 +1,5 @@
-//! The report about jobs with hostile names, without data or with partial data. End-to-end tests cover reports of real
-//! recordings.
+//! Tests of the report for jobs with hostile names, without data, or with only a part of the data. End-to-end tests
+//! cover reports of real recordings.
 
 use memctl_answers::dossier::{Dossier, Parts};
 use memctl_answers::finding::{Finding, FirstSeen, Site};
@@ -15,7 +15,7 @@ use memctl_model::Severity;
 use super::{FILE_MAX, Inlined, Shell, ledger};
 use crate::page::markdown;
 
-/// A name with every kind of injection.
+/// A name that contains every kind of injection.
 const HOSTILE: &str = "</script><script>alert('x')</script>\" onfocus=\"y\u{202e}`|@all";
 
 fn stack(line: u32) -> Vec<Frame> {
@@ -120,12 +120,12 @@ fn page(dossier: &Dossier) -> String {
     Shell::new(dossier, 0).with(&inlined)
 }
 
-/// The file without the script and its data.
+/// The file without its script and data.
 fn told(dossier: &Dossier) -> String {
     page(dossier).split("<script").next().unwrap().to_owned()
 }
 
-/// Elements that are opened and not closed, and elements that are closed and not open.
+/// Elements that are opened and not closed, and elements that are closed and were not opened.
 fn unbalanced(html: &str) -> Vec<String> {
     const VOID: [&str; 5] = ["meta", "!doctype", "input", "br", "hr"];
     let (mut open, mut wrong) = (Vec::new(), Vec::new());

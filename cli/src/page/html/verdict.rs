@@ -1,8 +1,8 @@
 //! The verdict on the page, as in `memctl diagnose`: the sentence, every finding, the six answers, and what was not
 //! analysed.
 //!
-//! Guarantees: the words are the daemon's; the severity is shown by sign and word, not by colour alone; if growth could
-//! not be judged, that comes first.
+//! Guarantees: the words are the daemon's. The severity is shown by a sign and a word, not only by a colour. If growth
+//! could not be judged, the page begins with this.
 
 use memctl_answers::diagnose::{EXAMPLE, Question};
 use memctl_answers::dossier::Dossier;
@@ -16,9 +16,9 @@ use super::{PLAIN, in_a_line, is_running};
 use crate::page::{completeness, judged};
 use crate::render::text::{capital, plural};
 
-/// Callers of a site that are named.
+/// Maximum number of callers of a site that are named.
 const CALLERS_SHOWN: usize = 8;
-/// Findings that are shown in full; the others are counted.
+/// Maximum number of findings that are shown in full. The others are counted.
 const FINDINGS_SHOWN: usize = 40;
 
 /// The sign of a severity.
@@ -31,7 +31,7 @@ pub fn sign(severity: Severity) -> &'static str {
     }
 }
 
-/// See the module.
+/// The section of the page.
 #[must_use]
 pub fn section(dossier: &Dossier, part: usize) -> String {
     let note = &dossier.note;

@@ -1,11 +1,11 @@
-//! A cache of replay results; it also records which replay is running.
+//! A cache of replay results. It also records which replay is running.
 //!
-//! Guarantees: the cache has at most [`KEPT`] results, and the least recently used one is evicted first.
+//! Guarantees: the cache has at most [`KEPT`] results. The least recently used result is evicted first.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 
-/// The most results of one kind; each takes some kilobytes.
+/// The maximum number of results of one kind. Each result takes some kilobytes.
 const KEPT: usize = 64;
 
 /// A cache of one kind of results; see the module.
@@ -21,7 +21,7 @@ impl<K: PartialEq, V: Clone> Cache<K, V> {
 
     pub(super) fn known(&self, is_it: impl Fn(&K) -> bool) -> Option<V> {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        // If several results match, the last one is used, because it covers the most events.
+        // If several results match, the most recently used one is taken.
         let at = kept.iter().rposition(|(known, _)| is_it(known))?;
         let one = kept.remove(at)?;
         let done = one.1.clone();

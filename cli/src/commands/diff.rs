@@ -1,0 +1,121 @@
+//! `memctl diff`: compares the memory of two runs.
+//!
+//! Guarantees: a word that names a file is a file; every other word is a job, or a job's run. One job means its newest
+//! run and the run before it.
+
+use std::io::Write;
+use std::path::Path;
+
+use memctl_answers::Job;
+use memctl_answers::baseline::{Baseline, FILE_BYTES_MAX};
+use memctl_answers::diff::Diff;
+use memctl_answers::profile::Profile;
+use memctl_proto::v1;
+
+use crate::args::{self, Global};
+use crate::client::{asking, jobs, streamed};
+use crate::connect::Connection;
+use crate::exit::Failure;
+use crate::output::show;
+use crate::page::diff::markdown;
+use crate::render::screen::Screen;
+
+/// The most jobs among which an earlier run is looked for.
+const JOBS_MAX: u32 = 1000;
+
+/// See the module.
+///
+/// # Errors
+/// See [`Failure`].
+pub async fn run(
+    args: &args::Diff,
+    global: &Global,
+    screen: &Screen,
+    out: &mut (dyn Write + Send),
+) -> Result<(), Failure> {
+    let (before, after) = asking(global, async |connection| {
+        let [before, after] = sides(connection, &args.runs).await?;
+        Ok((side(connection, &before).await?, side(connection, &after).await?))
+    })
+    .await?;
+    let diff = Diff::new((&before.0, &before.1), (&after.0, &after.1), args.ignore);
+    if args.markdown {
+        return out.write_all(markdown(&diff).as_bytes()).map_err(|error| Failure::output("standard output", &error));
+    }
+    show(&diff, global, screen, out)
+}
+
+/// Reads a file of `memctl baseline save`; `None` if the word names no file.
+///
+/// # Errors
+/// The file cannot be read, or is something else.
+pub fn baseline(word: &str) -> Result<Option<Baseline>, Failure> {
+    let path = Path::new(word);
+    let Ok(known) = path.metadata() else {
+        let is_path = word.contains('/') || path.extension().is_some_and(|ending| ending == "json");
+        return match is_path {
+            true => {
+                Err(Failure::usage(format!("there is no file {word}; `memctl baseline save -f {word}` writes one")))
+            }
+            false => Ok(None),
+        };
+    };
+    if known.is_dir() {
+        return Ok(None);
+    }
+    if known.len() > FILE_BYTES_MAX {
+        return Err(Failure::usage(format!("{word} is larger than a baseline can be ({FILE_BYTES_MAX} bytes)")));
+    }
+    let content = std::fs::read(path).map_err(|error| Failure::usage(format!("cannot read {word}: {error}")))?;
+    Baseline::read(&content).map(Some).map_err(|why| Failure::usage(format!("cannot use {word}: {why}")))
+}
+
+/// The profile of a run.
+///
+/// # Errors
+/// See [`Failure`].
+pub async fn profile(connection: &mut Connection, job: &str) -> Result<Profile, Failure> {
+    let selection = v1::Selection { job: job.to_owned(), ..v1::Selection::default() };
+    let request = v1::ProfileRequest { selection: Some(selection) };
+    let response = connection.query.get_profile(request).await;
+    streamed(response, connection).await
+}
+
+/// The newest runs of a job, the newest first.
+///
+/// # Errors
+/// See [`Failure`].
+pub async fn newest(connection: &mut Connection, job: &str, most: usize) -> Result<Vec<Job>, Failure> {
+    let known = jobs(connection, v1::ListJobsRequest { limit: JOBS_MAX, ..Default::default() }).await?.jobs;
+    let name = match job {
+        "latest" => known.first().map_or_else(String::new, |newest| newest.name.clone()),
+        name => name.to_owned(),
+    };
+    let mut runs: Vec<Job> = known.into_iter().filter(|run| run.name == name).collect();
+    runs.sort_by_key(|run| std::cmp::Reverse((run.run, run.arrived_at)));
+    runs.truncate(most);
+    Ok(runs)
+}
+
+async fn sides(connection: &mut Connection, words: &[String]) -> Result<[String; 2], Failure> {
+    if let [before, after] = words {
+        return Ok([before.clone(), after.clone()]);
+    }
+    let job = words.first().map_or("latest", String::as_str);
+    match newest(connection, job, 2).await?.as_slice() {
+        [after, before] => Ok([before.id.clone(), after.id.clone()]),
+        _ => Err(Failure::usage(format!(
+            "there are no two runs of {job} to compare; name two: `memctl diff RUN RUN` (`memctl jobs` lists them)"
+        ))),
+    }
+}
+
+async fn side(connection: &mut Connection, word: &str) -> Result<(String, Profile), Failure> {
+    match baseline(word)? {
+        Some(baseline) => Ok((word.to_owned(), baseline.profile)),
+        None => {
+            let profile = profile(connection, word).await?;
+            Ok((profile.job.clone(), profile))
+        }
+    }
+}

@@ -1,0 +1,412 @@
+"""The pytest plugin: whole runs of pytest over small suites, with genuine torch on the fake GPU.
+
+One run has everything that needs a device; the others are of a few tests each, because importing torch takes seconds.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+from typing import Any
+
+import pytest
+
+LIMIT_S = 120
+
+# Outcomes and texts of all reports, also of those that come from a worker of pytest-xdist.
+CONFTEST = """
+import json, os, sys
+REPORTS = {}
+def pytest_runtest_logreport(report):
+    known = REPORTS.setdefault(report.nodeid.split("::", 1)[1], ["passed", ""])
+    if report.outcome != "passed":
+        known[:] = [report.outcome + " " + report.when, report.longreprtext]
+def pytest_sessionfinish(session):
+    switch = getattr(getattr(sys.modules.get("torch"), "_C", None), "_cuda_record_memory_history", None)
+    is_used = switch and sys.modules["torch"].cuda.is_initialized()
+    if hasattr(switch, "__wrapped__") or (is_used and sys.modules["torch"]._C._cuda_isHistoryEnabled()):
+        open(os.environ["REPORTS"] + ".left", "w").close()
+    if not hasattr(session.config, "workerinput"):
+        with open(os.environ["REPORTS"], "w") as file:
+            json.dump(REPORTS, file)
+"""
+
+SUITE = """
+import collections
+import functools
+import unittest
+import pytest
+import torch
+
+MIB = 1 << 20
+KEPT, CACHE = [], {}
+
+def empty(size, device="cuda"):
+    return torch.empty(size, dtype=torch.uint8, device=device)
+
+def remember(size=MIB):
+    KEPT.append(empty(size))
+
+class Holder:
+    tensors = []
+
+@functools.lru_cache(maxsize=None)
+def cached(number):
+    return torch.empty(MIB + number, dtype=torch.uint8, device="cuda")
+
+# -- planted
+
+@pytest.mark.limit_gpu_memory("2 MiB")
+def test_peak_over():
+    first = empty(2 * MIB)
+    second = empty(1)  # over
+    del first
+
+@pytest.mark.limit_gpu_memory(2 * MIB - 1)
+def test_peak_over_in_bytes():
+    empty(2 * MIB)
+
+@pytest.mark.limit_gpu_leaks("64 KiB")
+def test_leak_list():
+    remember()
+
+@pytest.mark.limit_gpu_leaks("64 KiB", warmups=1)
+def test_leak_class():
+    Holder.tensors.append(empty(MIB))
+
+@pytest.mark.limit_gpu_leaks(0)
+@pytest.mark.parametrize("number", [1, 2])
+def test_leak_dict(number):
+    CACHE[number, len(CACHE)] = empty(512)
+
+@pytest.mark.limit_gpu_leaks("64 KiB", warmups=0)
+def test_leak_first_run():
+    cached(3)
+
+@pytest.mark.limit_gpu_leaks(0)
+def test_leak_that_garbage_would_hide():
+    cycle = [empty(4 * MIB)]
+    cycle.append(cycle)
+    remember(512)
+
+@pytest.mark.limit_gpu_memory("1 KiB")
+class TestClosest:
+    def test_of_the_class(self):
+        empty(2048)
+
+    @pytest.mark.limit_gpu_memory("2 KiB")
+    def test_of_the_function(self):
+        empty(2048)
+
+class TestUnit(unittest.TestCase):
+    @pytest.mark.limit_gpu_memory("1 MiB")
+    def test_unit_peak(self):
+        empty(2 * MIB)
+
+    @pytest.mark.limit_gpu_leaks("1 KiB")
+    def test_unit_leak(self):
+        remember()
+
+    @pytest.mark.limit_gpu_leaks("1 KiB")
+    def test_unit_fails(self):
+        raise ValueError("by itself")
+
+    @pytest.mark.limit_gpu_leaks("1 KiB")
+    def test_unit_clean(self):
+        empty(MIB)
+
+@pytest.mark.xfail(strict=True)
+@pytest.mark.limit_gpu_memory("1 MiB")
+def test_expected():
+    empty(2 * MIB)
+
+# -- clean
+
+@pytest.mark.limit_gpu_memory("2 MiB")
+def test_peak_fits():
+    for _ in range(8):
+        empty(2 * MIB)
+
+@pytest.fixture
+def weights():
+    return empty(64 * MIB)
+
+@pytest.mark.limit_gpu_memory("1 MiB")
+@pytest.mark.limit_gpu_leaks("1 KiB")
+def test_fixtures_do_not_count(weights):
+    empty(MIB)
+
+@pytest.mark.limit_gpu_leaks("1 KiB")
+def test_a_cycle_is_no_leak():
+    cycle = [empty(MIB)]
+    cycle.append(cycle)
+
+@pytest.mark.limit_gpu_leaks(0)
+def test_a_bounded_cache_is_no_leak(window=collections.deque(maxlen=1)):
+    window.append(empty(MIB))
+
+@pytest.mark.limit_gpu_leaks(0)
+def test_skips():
+    pytest.skip("no limit is checked")
+
+@pytest.mark.limit_gpu_leaks(0)
+def test_a_cache_that_the_warm_up_fills():
+    cached(1)
+
+@pytest.mark.limit_gpu_leaks("64 KiB")
+@pytest.mark.limit_gpu_memory("256 MiB")
+def test_training():
+    model = torch.nn.Linear(64, 64).cuda()
+    optimizer = torch.optim.Adam(model.parameters())
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(torch.randn(8, 64, device="cuda")).sum().backward()
+        optimizer.step()
+
+# -- torch's own figures
+
+@pytest.mark.limit_gpu_memory("64 MiB")
+def test_own_peaks_stay():
+    torch.cuda.reset_peak_memory_stats()
+    start = torch.cuda.memory_allocated()
+    assert torch.cuda.max_memory_allocated() == start
+    empty(8 * MIB)
+    assert torch.cuda.max_memory_allocated() == start + 8 * MIB
+    torch.cuda.reset_peak_memory_stats()
+    assert torch.cuda.max_memory_allocated() == start
+
+@pytest.mark.limit_gpu_memory("4 MiB")
+def test_a_reset_hides_no_peak():
+    empty(8 * MIB)
+    torch.cuda.reset_peak_memory_stats()
+
+@pytest.mark.limit_gpu_memory("1 MiB")
+def test_own_history():
+    torch.cuda.memory._record_memory_history(max_entries=10)
+    empty(2 * MIB)
+    [*_, last] = torch.cuda.memory._snapshot()["device_traces"][0]
+    assert last["action"] == "free_completed"
+    torch.cuda.memory._record_memory_history(None)
+
+# -- the fixture
+
+def test_fixture(gpu_memory):
+    assert gpu_memory.reason is None and gpu_memory.peak_bytes == 0
+    kept = empty(MIB)
+    empty(2 * MIB)
+    assert gpu_memory.peak_bytes == 3 * MIB and gpu_memory.allocated_bytes == MIB
+    assert gpu_memory.device_peaks == {0: 3 * MIB}
+    [line] = gpu_memory.top_lines()
+    assert (line.bytes, line.blocks, line.function) == (3 * MIB, 2, "empty") and line.file == __file__
+    gpu_memory.reset()
+    assert gpu_memory.peak_bytes == MIB
+    empty(MIB)
+    assert gpu_memory.peak_bytes == 2 * MIB
+    del kept
+    assert gpu_memory.allocated_bytes == 0
+
+# -- beside pytest-memray
+
+@pytest.mark.limit_memory("64 MB")
+@pytest.mark.limit_gpu_memory("1 MiB")
+def test_beside_memray_gpu():
+    empty(2 * MIB)
+
+@pytest.mark.limit_memory("1 MB")
+@pytest.mark.limit_gpu_memory("64 MiB")
+def test_beside_memray_host():
+    bytearray(8 * MIB)
+"""
+
+FAILED = {
+    "test_peak_over": "test_suite.py",
+    "test_peak_over_in_bytes": "in empty",
+    "test_leak_list": "list `KEPT` of module `test_suite`",
+    "test_leak_class": "class `Holder`",
+    "test_leak_dict[1]": "dict `CACHE` of module `test_suite`",
+    "test_leak_dict[2]": "dict `CACHE` of module `test_suite`",
+    "test_leak_first_run": "in cached",
+    "test_leak_that_garbage_would_hide": "left 512 B of GPU memory",
+    "TestClosest::test_of_the_class": "the limit of 1.0 KiB",
+    "TestUnit::test_unit_peak": "in empty",
+    "TestUnit::test_unit_leak": "list `KEPT` of module `test_suite`",
+    "TestUnit::test_unit_fails": "by itself",
+    "test_a_reset_hides_no_peak": "reached 8.0 MiB (8,388,608 bytes)",
+    "test_beside_memray_gpu": "reached 2.0 MiB (2,097,152 bytes)",
+    "test_beside_memray_host": "Test was limited to 1.0MiB",
+}
+
+
+class Ran:
+    """A run of pytest: exit code, output, and outcome and text of every test."""
+
+    def __init__(self, folder: pathlib.Path, arguments: tuple[str, ...], settings: dict[str, str]) -> None:
+        reports = folder / "reports.json"
+        foreign = ("PYTEST_", "MEMCTL_", "MEMRAY_", "COLUMNS")
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
+        environment = {**kept, "REPORTS": str(reports), "PYTHONDONTWRITEBYTECODE": "1", **settings}
+        environment["FAKE_GPU_STATE"] = str(folder / "gpus")
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
+        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=LIMIT_S)
+        self.code, self.out = done.returncode, done.stdout + done.stderr
+        # Nothing of memctl is left in torch.
+        assert not reports.with_name("reports.json.left").exists(), self
+        self.tests: dict[str, list[str]] = json.loads(reports.read_text()) if reports.exists() else {}
+
+    def __repr__(self) -> str:
+        return f"exit code {self.code}\n{self.out[-8000:]}"
+
+
+def run(folder: pathlib.Path, suite: str, *arguments: str, **settings: str) -> Ran:
+    (folder / "conftest.py").write_text(CONFTEST)
+    (folder / "test_suite.py").write_text(suite)
+    return Ran(folder, arguments, settings)
+
+
+@pytest.fixture(scope="module")
+def memray() -> str:
+    """A folder with pytest-memray, which is installed once; empty if it is installed anyway."""
+    if importlib.util.find_spec("pytest_memray") is not None:
+        return ""
+    cache = pathlib.Path(os.environ.get("MEMCTL_CACHE") or "~/.cache/memctl").expanduser() / "tools"
+    folder = cache / f"pytest-memray-{sys.implementation.cache_tag}"
+    if not folder.exists():
+        cache.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=cache) as part:
+            command = [sys.executable, "-m", "pip", "install", "-q", "--target", f"{part}/made", "pytest-memray"]
+            subprocess.run(command, check=True, timeout=LIMIT_S)
+            pathlib.Path(part, "made").rename(folder)
+    return str(folder)
+
+
+# What pytest-xdist's workers run: each imports torch, and what needs no worker is not run once more.
+IN_WORKERS = "peak or list or unit or fixture or own or expected"
+
+
+@pytest.fixture(scope="module", params=[(), ("-n", "2", "-k", IN_WORKERS)], ids=["alone", "xdist"])
+def ran(request: Any, tmp_path_factory: pytest.TempPathFactory, memray: str) -> Ran:
+    path = os.pathsep.join(part for part in (os.environ.get("PYTHONPATH", ""), memray) if part)
+    arguments = ("--memctl", "--memctl-top", "0", *request.param)
+    made = run(tmp_path_factory.mktemp("suite"), SUITE, *arguments, PYTHONPATH=path)
+    assert len(made.tests) == (14 if request.param else SUITE.count("def test_") + 1), made
+    return made
+
+
+def test_planted_leaks_and_peaks_fail_with_their_lines_and_all_others_pass(ran: Ran) -> None:
+    found = {name: text for name, (outcome, text) in ran.tests.items() if outcome == "failed call"}
+    expected = {name: text for name, text in FAILED.items() if name in ran.tests}
+    assert found.keys() == expected.keys() and len(found) > 6, ran
+    for name, text in expected.items():
+        assert text in found[name], (name, found[name])
+    others = {name: outcome for name, (outcome, _) in ran.tests.items() if name not in found}
+    skipped = {name for name, outcome in others.items() if outcome == "skipped call"}
+    assert skipped == {"test_expected", "test_skips"} & others.keys(), ran
+    assert {outcome for name, outcome in others.items() if name not in skipped} == {"passed"}, ran
+
+
+def test_the_line_at_the_peak_is_the_allocations(ran: Ran) -> None:
+    line = 1 + SUITE.splitlines().index("    return torch.empty(size, dtype=torch.uint8, device=device)")
+    assert f"2.0 MiB in 2 blocks  test_suite.py:{line} in empty" in ran.tests["test_peak_over"][1]
+    assert "(2,097,664 bytes)" in ran.tests["test_peak_over"][1]
+    leak = ran.tests["test_leak_list"][1]
+    assert f"1.0 MiB in 1 block  test_suite.py:{line} in empty" in leak and "after 2 warm-up runs" in leak
+
+
+def test_the_table_is_printed_once_and_has_peaks_and_what_was_retained(ran: Ran) -> None:
+    assert ran.out.count("memctl: GPU memory") == 1, ran
+    rows = {
+        line.split()[-1]: line.split() for line in ran.out.splitlines() if "test_suite.py::" in line and "iB" in line
+    }
+    assert rows["test_suite.py::test_peak_fits"][:5] == ["2.0", "MiB", "0", "B", "test_suite.py::test_peak_fits"]
+    assert rows["test_suite.py::test_leak_list"][:4] == ["1.0", "MiB", "1.0", "MiB"]
+    assert rows["test_suite.py::test_fixtures_do_not_count"][:4] == ["1.0", "MiB", "0", "B"]
+    assert "limits not checked: the test records PyTorch's memory history itself (1 test)" in ran.out, ran
+
+
+TWO = """
+import pytest
+import torch
+
+@pytest.mark.limit_gpu_memory("2 MiB")
+def test_two(gpu_memory):
+    first = torch.empty(2 << 20, dtype=torch.uint8, device="cuda:0")
+    second = torch.empty(1 << 20, dtype=torch.uint8, device="cuda:1")
+    assert gpu_memory.peak_bytes == 3 << 20 and gpu_memory.device_peaks == {0: 2 << 20, 1: 1 << 20}
+    del first, second
+    third = torch.empty(2 << 20, dtype=torch.uint8, device="cuda:1")
+    assert gpu_memory.peak_bytes == 3 << 20 and gpu_memory.device_peaks == {0: 2 << 20, 1: 2 << 20}
+"""
+
+
+def test_the_sum_of_two_devices_counts_and_each_has_a_peak(tmp_path: pathlib.Path) -> None:
+    ran = run(tmp_path, TWO, FAKE_GPU_COUNT="2")
+    [text] = [text for _, text in ran.tests.values()]
+    assert "reached 3.0 MiB" in text and "cuda:0 2.0 MiB, cuda:1 2.0 MiB" in text, ran
+
+
+WITHOUT = """
+import sys
+import pytest
+
+@pytest.mark.limit_gpu_memory("1 MiB")
+def test_memory(gpu_memory):
+    assert gpu_memory.peak_bytes == 0 and gpu_memory.reason
+
+@pytest.mark.limit_gpu_leaks("1 MiB", warmups=5)
+def test_leaks(runs=[]):
+    runs.append(1)
+    assert len(runs) == 1
+"""
+
+
+def test_without_a_device_the_tests_run_and_the_summary_says_so(tmp_path: pathlib.Path) -> None:
+    ran = run(tmp_path, WITHOUT, "-W", "error", FAKE_GPU_COUNT="0")
+    assert ran.code == 0 and "limits not checked: no CUDA device (2 tests)" in ran.out, ran
+
+
+def test_without_torch_the_tests_run_and_the_summary_says_so(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "torch.py").write_text('raise ModuleNotFoundError("No module named \'torch\'", name="torch")')
+    ran = run(tmp_path, WITHOUT, "-W", "error")
+    assert ran.code == 0 and "limits not checked: torch is not installed (2 tests)" in ran.out, ran
+
+
+UNUSED = """
+import sys
+
+def test_nothing_of_memctl_is_there(request):
+    assert "torch" not in sys.modules
+    assert not [name for name in sys.modules if name.startswith("memctl_agent._pytest")]
+    assert not [name for name, _ in request.config.pluginmanager.list_name_plugin() if name.startswith("memctl-")]
+"""
+
+
+@pytest.mark.parametrize("is_imported", [False, True])
+def test_unused_it_does_nothing(tmp_path: pathlib.Path, is_imported: bool) -> None:
+    if is_imported:
+        # As under `memctl run`, before pytest begins.
+        (tmp_path / "sitecustomize.py").write_text("import memctl_agent")
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    ran = run(tmp_path, UNUSED, "-W", "error", "--strict-markers", PYTHONPATH=path)
+    assert ran.code == 0 and "memctl" not in ran.out, ran
+
+
+@pytest.mark.parametrize(
+    ("marker", "named"),
+    [
+        ("limit_gpu_memory('2 gigs')", "limit_gpu_memory of test_suite.py::test_it: '2 gigs' is not an amount"),
+        ("limit_gpu_memory('2')", "'2' is not an amount"),
+        ("limit_gpu_memory(-1)", "-1 is not an amount"),
+        ("limit_gpu_memory", "its arguments are (limit)"),
+        ("limit_gpu_leaks('1 MiB', warmup=3)", "its arguments are (limit, warmups=2)"),
+        ("limit_gpu_leaks('1 MiB', warmups='two')", "warmups is a number of runs"),
+    ],
+)
+def test_bad_values_are_usage_errors(tmp_path: pathlib.Path, marker: str, named: str) -> None:
+    ran = run(tmp_path, f"import pytest\n@pytest.mark.{marker}\ndef test_it(): pass\n")
+    assert ran.code == pytest.ExitCode.USAGE_ERROR and named in ran.out, ran
+    assert '"2 GiB", "64 KiB"' in ran.out or "warmups is" in ran.out, ran
