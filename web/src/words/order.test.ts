@@ -1,3 +1,5 @@
+// The order of rows: both directions, unknown values, and the presses of a head.
+
 import { expect, test } from 'vitest';
 import { direction, orderOf, pressed, sorted } from './order';
 

@@ -1,3 +1,5 @@
+// The text of a copied stack.
+
 import { expect, test } from 'vitest';
 import { traceback } from './stack';
 
