@@ -41,9 +41,13 @@ await walked(chromium, [
     for (const job of jobs) {
       const row = page.getByRole('row').filter({ has: page.getByRole('link', { name: job.id, exact: true }) });
       const text = words(await row.innerText());
-      assert.ok(text.includes(words(job.verdict.sentence)) && text.includes(job.state), text);
+      const state = job.verdict.kind === 'out_of_memory' ? 'out of memory' : job.state;
+      assert.ok(text.includes(words(job.verdict.sentence)) && text.includes(state), text);
       const cells = await exact(row);
-      assert.ok(cells.includes(job.stored_bytes), `${job.stored_bytes} among ${cells}`);
+      const { grown_bytes: grown } = job.verdict;
+      for (const bytes of [job.stored_bytes, ...(grown === null ? [] : [grown])]) assert.ok(cells.includes(bytes), `${bytes} among ${cells}`);
+      const [rank] = ask('query', '--job', job.id).ranks;
+      assert.ok(text.includes(`${rank.epochs} epoch`) && text.includes(`${rank.steps} step`), text);
     }
   }],
   ['the growth lane has the live bytes of the finding by epoch, to the byte', async () => {
@@ -104,6 +108,43 @@ await walked(chromium, [
     await open('/jobs/gpt_val_graph_leak/moment?rank=0&from=epoch:1&at=epoch:5');
     const rows = page.getByRole('table', { name: 'Sites, what changed most first' }).getByRole('row');
     for (const at of [0, 1, 2]) assert.ok((await exact(rows.nth(at + 1))).includes(grown[at]), `${grown[at]} in ${await rows.nth(at + 1).innerText()}`);
+  }],
+  ['every arrangement of the flame graph has every byte of the moment once', async () => {
+    const [rank] = ask('sites', '--job', 'gpt_val_graph_leak', '--rank', '0', '--peak').ranks;
+    const { parts } = await (await fetch(`${of.http}/api/v1/jobs/gpt_val_graph_leak/anatomy?rank=0`)).json();
+    const base = '/jobs/gpt_val_graph_leak/moment?rank=0&at=peak';
+    const row = async (level) => {
+      const names = await page.locator(`[role=treeitem][aria-level="${level}"]`).evaluateAll((all) => all.map((one) => one.getAttribute('aria-label')));
+      return names.map((name) => Number(/, ([\d.]+) %, /.exec(name)?.[1] ?? NaN)).reduce((sum, part) => sum + part, 0);
+    };
+    for (const mode of ['', '&open=all', '&mode=callees', '&mode=callees&open=all', '&mode=modules']) {
+      await open(base + mode);
+      const root = page.locator('[role=treeitem][aria-level="1"]');
+      assert.match(await root.getAttribute('aria-label'), /^everything: 751 MiB, 100\.0 %, /, mode);
+      // (What is narrower than a pixel is not drawn.)
+      if (mode.includes('callees') || mode.includes('modules')) assert.ok(Math.abs((await row(2)) - 100) < 1, `${mode}: ${await row(2)} %`);
+    }
+    const line = parts.filter((part) => part.site?.line === 45).reduce((sum, part) => sum + part.live_bytes, 0);
+    assert.equal(rank.sites.filter((one) => one.site?.line === 45).reduce((sum, one) => sum + one.live_bytes, 0), line);
+    await open(`${base}&mode=callees&open=all`);
+    await page.locator('[role=treeitem][aria-level="2"]').first().waitFor();
+    await open(base);
+    const shown = await exact(page.getByRole('row', { name: /^forward common\.py:45/ }));
+    assert.ok(shown.includes(line), `${line} among ${shown}`);
+  }],
+  ["the heat map has the figures of the epochs' ends", async () => {
+    const { ranks } = ask('query', '--job', 'cnn_rank0_cache');
+    const end = (rank, name) => ranks.find((one) => one.rank === rank).epoch_ends.at(-1)[name];
+    const mib = (bytes) => `${(bytes / 2 ** 20).toPrecision(3)} MiB`;
+    for (const [name, text] of [['reserved_bytes', 'reserved '], ['epoch_peak_allocated_bytes', 'peak within the epoch ']]) {
+      await open(`/jobs/cnn_rank0_cache?rank=0&heat=${name}`);
+      await page.getByRole('application', { name: /Ranks by epochs/ }).focus();
+      for (const rank of [0, 1]) {
+        await page.keyboard.press('ArrowDown');
+        const said = await page.locator('#heat-said').innerText();
+        assert.ok(said.startsWith(`rank ${rank}, end of epoch 5: ${text}${mib(end(rank, name))}`), said);
+      }
+    }
   }],
   ['a failure is marked where it happened', async () => {
     const { failures } = ask('oom', '--job', 'oom_by_fragmentation');

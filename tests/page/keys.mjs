@@ -28,6 +28,29 @@ const all = async (where) => {
 };
 
 await walked(chromium, [
+  ['jobs: ordered, grouped, and Back', async () => {
+    await page.goto(`${of.http}/`);
+    await settled(page);
+    const names = async () => page.locator('.jobs tbody th.two a').allInnerTexts();
+    const usual = await names();
+    await tabTo(page, page.getByRole('button', { name: 'Worst finding' }));
+    await press('Enter');
+    await page.waitForURL((url) => url.searchParams.get('sort') === '-worst');
+    assert.deepEqual(await names(), ['oom_by_fragmentation', 'cnn_rank0_cache', 'gpt_clean']);
+    await page.locator('th[aria-sort=descending]').filter({ hasText: 'Worst finding' }).waitFor();
+    await page.getByLabel('Groups').selectOption('state');
+    await page.waitForURL((url) => url.searchParams.get('group') === 'state');
+    assert.deepEqual(await page.locator('.jobs tr.group strong').allInnerTexts(), ['out of memory', 'finished']);
+    await onEveryScreen(page, 'jobs in groups');
+    await page.goBack();
+    await page.goBack();
+    await page.waitForURL((url) => url.search === '');
+    assert.deepEqual(await names(), usual);
+    await page.evaluate("fetch('/api/v1/silence?job=cnn_rank0_cache&minutes=90&comment=known', { method: 'POST' })");
+    await page.reload();
+    await page.getByRole('row', { name: /^cnn_rank0_cache .*silenced, \d.* more/ }).waitFor();
+    await page.evaluate("fetch('/api/v1/silences').then((answer) => answer.json()).then((answer) => fetch('/api/v1/unsilence?id=' + answer.silences[0].id, { method: 'POST' }))");
+  }],
   ['jobs: filtered, and the first opened', async () => {
     await page.goto(`${of.http}/`);
     await page.getByRole('row', { name: /cnn_rank0_cache .* remember_features/ }).waitFor();
@@ -96,6 +119,14 @@ await walked(chromium, [
     assert.match(await page.locator('#heat-said').innerText(), /^rank 0, end of epoch 5: .*\. above the others from the end of epoch \d on/);
     await press('ArrowLeft');
     assert.match(await page.locator('#heat-said').innerText(), /^rank 0, end of epoch 4: /);
+    await page.getByLabel('Quantity').selectOption('reserved');
+    await page.waitForURL((url) => url.searchParams.get('heat') === 'reserved_bytes');
+    await page.getByRole('application', { name: /Ranks by epochs/ }).focus();
+    await press('ArrowRight');
+    assert.match(await page.locator('#heat-said').innerText(), /^rank 0, end of epoch 5: reserved 210 MiB, \+16\.0 MiB against the median\./);
+    await page.goBack();
+    await page.waitForURL((url) => !url.searchParams.has('heat'));
+    await page.getByRole('application', { name: /Ranks by epochs/ }).focus();
     await press('ArrowDown', 'Enter');
     await page.waitForURL(/rank=[1-3]/);
   }],
@@ -107,9 +138,24 @@ await walked(chromium, [
     await tabTo(page, page.getByRole('button', { name: /^Failed: 1\.00 GiB/ }));
     await press('Enter');
     await page.getByText(/^1\.00 GiB does not fit/).waitFor();
+    await page.getByRole('img', { name: /^301 holes with 1\.18 GiB, the largest 4\.61 MiB/ }).waitFor();
+    await page.getByText('default stream, larger blocks · 121 segments, 2.41 GiB · the width is 64.0 MiB').waitFor();
+    await tabTo(page, page.getByLabel('Width'));
+    await page.getByLabel('Width').selectOption('one');
+    await page.waitForURL((url) => url.searchParams.get('scale') === 'one' && url.searchParams.get('fit') === '1.00 GiB');
+    await page.goBack();
+    await page.waitForURL((url) => !url.searchParams.has('scale'));
+    await page.evaluate("document.querySelector('h1').focus()");
     await tabTo(page, page.getByRole('application', { name: /blocks as rectangles/ }));
     await press('ArrowDown', 'ArrowRight');
     await page.locator('#block-said ol li').first().waitFor();
+    await page.waitForURL((url) => /^[0-9a-f]+(@\d+)?$/.test(url.searchParams.get('block') ?? ''));
+    const one = await page.locator('#block-said').innerText();
+    await page.reload();
+    await page.locator('#block-said ol li').first().waitFor();
+    assert.equal(await page.locator('#block-said').innerText(), one, 'the address says which block');
+    await page.evaluate("document.querySelector('h1').focus()");
+    await tabTo(page, page.getByRole('application', { name: /blocks as rectangles/ }));
     assert.match(await page.locator('#block-said').innerText(), /requested\), .*\n[^]*allocated in epoch 0/);
     const event = async () => Number(await page.getByRole('slider', { name: 'Event' }).inputValue());
     const at = await event();

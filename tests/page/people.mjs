@@ -107,7 +107,7 @@ await walked(chromium, [
     const over = once(training, 'exit');
     const epoch = () => training.stdin.write('\n');
     epoch();
-    await page.getByRole('row', { name: /rust-trainer running/ }).waitFor();
+    await page.getByRole('row', { name: /^rust-trainer .*running/ }).waitFor();
     await page.getByRole('link', { name: 'rust-trainer' }).click();
     const cells = page.getByRole('row').filter({ has: page.getByRole('link', { name: 'Show rank 0 over time' }) }).getByRole('cell');
     // (The columns are State, Device, Epochs, Steps, …)

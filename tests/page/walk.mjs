@@ -58,9 +58,80 @@ try {
   await isAt(1);
 
   // Addresses that are sent to a colleague.
+  await page.waitForURL((url) => !url.search.includes('focus='));
   const there = page.url();
+
+  // The same stacks in other arrangements. Each move is in the address, and Back undoes one after the other.
+  const inAddress = (name, value) => page.waitForURL((url) => url.searchParams.get(name) === value);
+  const boxes = () => page.getByRole('treeitem').count();
+  const stays = async () => {
+    const outside = await page.evaluate(`[...document.querySelectorAll('.tree .names text')].filter((text) => {
+      const box = text.getBBox();
+      return ![...document.querySelectorAll('.tree g > rect')].some((rect) => { const own = rect.getBBox();
+        return Math.abs(own.y + 14 - text.y.baseVal[0].value) < 1 && own.x <= box.x && box.x + box.width <= own.x + own.width + 0.5; });
+    }).map((text) => text.textContent)`);
+    assert.deepEqual(outside, [], 'labels stay in their boxes');
+  };
+  await stays();
+  await page.goto(there.replace(/moment\?.*/, 'moment?rank=0&at=peak'));
+  await page.getByRole('tree').waitFor();
+  await stays();
+  const folded = await boxes();
+  await page.getByRole('treeitem', { name: /^…\d+ frames? of / }).first().click();
+  await page.waitForURL((url) => url.searchParams.has('open'));
+  assert.ok((await boxes()) > folded, 'a click unfolds library calls');
+  await stays();
   await page.goBack();
-  assert.equal(page.url(), deep);
+  await inAddress('open', null);
+  assert.equal(await boxes(), folded, 'and Back folds them again');
+  await page.getByRole('button', { name: 'Unfold libraries' }).click();
+  await inAddress('open', 'all');
+  assert.equal(await page.getByRole('treeitem', { name: /^…\d+ frames? of / }).count(), 0);
+  await page.getByRole('button', { name: 'Callees first' }).click();
+  await inAddress('mode', 'callees');
+  await inEveryLight('callees first');
+  await page.getByRole('treeitem', { name: /^remember_features/ }).first().focus();
+  await page.keyboard.press('s');
+  await page.getByRole('treeitem', { name: /^remember_features\s+\w+\.py: / }).waitFor();
+  await inAddress('mode', 'sandwich');
+  await stays();
+  await inEveryLight('callers and callees');
+  const sandwich = page.url();
+  await page.goto(sandwich);
+  await page.getByRole('treeitem', { name: /^remember_features\s+\w+\.py: / }).waitFor();
+  await page.goBack();
+  await inAddress('mode', 'callees');
+  await page.goBack();
+  await inAddress('mode', null);
+  await page.goBack();
+  await inAddress('open', null);
+
+  // The table of sites and the graph are one: what is selected in one is marked in the other.
+  await page.getByRole('button', { name: /^remember_features/ }).click();
+  await page.waitForURL((url) => url.searchParams.has('site'));
+  await page.locator('.tree g.picked').first().waitFor({ state: 'attached' });
+  await page.getByRole('button', { name: /^remember_features/, pressed: true }).click();
+  await inAddress('site', null);
+  await page.getByRole('treeitem', { name: /^remember_features/ }).first().hover();
+  await page.locator('.sites tr.lit').waitFor();
+  await page.getByRole('button', { name: 'Live', exact: true }).click();
+  await page.getByRole('columnheader', { name: 'Live', exact: true }).and(page.locator('[aria-sort=descending]')).waitFor();
+  await inAddress('sort', '-live');
+  await page.keyboard.press('/');
+  await page.keyboard.type('remember');
+  await inAddress('search', 'remember');
+  await page.getByText(/^\d+ calls? with this text/).waitFor();
+  await page.goBack();
+  await inAddress('search', null);
+  assert.equal(new URL(page.url()).searchParams.get('sort'), '-live', 'Back undoes the search alone');
+  await page.context().grantPermissions(['clipboard-read', 'clipboard-write']);
+  await page.getByRole('treeitem', { name: /^remember_features/ }).first().focus();
+  await page.keyboard.press('c');
+  await page.getByText(/^Copied \d+ frames?\.$/).waitFor();
+  assert.match(await page.evaluate('navigator.clipboard.readText()'), /most recent call last\):\n( {2}File ".*", line \d+, in \S.*\n)+/);
+  await page.goto(there);
+  await page.getByRole('tree').waitFor();
+  await page.goto(deep);
   await page.getByRole('heading', { name: 'Verdict' }).waitFor();
   await page.goto(there);
   await page.getByRole('tree').waitFor();
@@ -176,7 +247,7 @@ try {
   await back.press('Enter');
   await page.locator('button[aria-label="Play backwards"][aria-pressed="false"]').waitFor();
   const stopped = await eventOf();
-  await page.waitForURL(`**event=${stopped}`);
+  await page.waitForURL((url) => url.searchParams.get('event') === String(stopped));
   await page.reload();
   await picture.waitFor();
   assert.equal(await eventOf(), stopped, 'the address says which event');

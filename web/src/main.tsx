@@ -18,6 +18,9 @@ import { Settings } from './settings/Settings';
 import { follow, route, type Route } from './route';
 import './style.css';
 
+/** (The same object each time, so that what is computed from it is kept.) */
+const NOTHING = {};
+
 function titleOf(at: Route): string {
   switch (at.view) {
     case 'jobs':
@@ -40,13 +43,13 @@ function titleOf(at: Route): string {
 function View({ at }: { at: Route }): JSX.Element {
   switch (at.view) {
     case 'jobs':
-      return <Jobs filter={at.filter} tenant={at.tenant} />;
+      return <Jobs filter={at.filter} tenant={at.tenant} list={at.list ?? NOTHING} />;
     case 'job':
-      return <Job job={at.job} since={at.since} until={at.until} over={at.over ?? ''} classes={at.classes ?? null} />;
+      return <Job job={at.job} since={at.since} until={at.until} over={at.over ?? ''} classes={at.classes ?? null} heat={at.heat ?? null} />;
     case 'moment':
-      return <Moment job={at.job} at={at.at} from={at.from} finding={at.finding ?? null} />;
+      return <Moment job={at.job} at={at.at} from={at.from} finding={at.finding ?? null} kept={at.flame ?? NOTHING} />;
     case 'blocks':
-      return <Blocks key={at.job.name} job={at.job} at={at.at} event={at.event} />;
+      return <Blocks key={at.job.name} job={at.job} at={at.at} event={at.event} look={at.look ?? NOTHING} />;
     case 'settings':
       return <Settings job={at.job} limit={at.limit} size={at.size ?? ''} />;
     case 'alerts':

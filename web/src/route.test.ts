@@ -20,6 +20,10 @@ test.each<Exclude<Route, { view: 'nowhere' }>>([
   { view: 'settings', job, limit: '' },
   { view: 'settings', job, limit: '40GiB', size: '8' },
   { view: 'alerts', tenant: 'lab-a' },
+  { view: 'jobs', filter: 'leak', tenant: null, list: { sort: '-grown', group: 'label:team' } },
+  { view: 'job', job, since: null, until: null, heat: 'reserved_bytes' },
+  { view: 'moment', job, at: 'peak', from: null, flame: { mode: 'callees', focus: '1a2b', search: 'mlp', open: 'all', site: 'x1', sort: '-blocks' } },
+  { view: 'blocks', job, at: 'peak', event: 7, look: { by: 'age', scale: 'one', fit: '1 GiB', stream: '0', block: '7f00' } },
 ])('an address is read as it was written: %o', (route) => {
   const [path = '', query = ''] = addressOf(route).split('?');
   expect(routeOf(path, query)).toEqual(route);

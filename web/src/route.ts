@@ -7,13 +7,31 @@ import { file } from './report/file';
 
 /** A view and its parameters. */
 export type Route =
-  | { view: 'jobs'; filter: string; tenant: string | null }
-  | { view: 'job'; job: JobAddress; since: string | null; until: string | null; over?: string; classes?: 'on' | 'off' }
-  | { view: 'moment'; job: JobAddress; at: string; from: string | null; finding?: string }
-  | { view: 'blocks'; job: JobAddress; at: string; event: number | null }
+  | { view: 'jobs'; filter: string; tenant: string | null; list?: Kept<'sort' | 'group'> }
+  | { view: 'job'; job: JobAddress; since: string | null; until: string | null; over?: string; classes?: 'on' | 'off'; heat?: string }
+  | { view: 'moment'; job: JobAddress; at: string; from: string | null; finding?: string; flame?: FlameKept }
+  | { view: 'blocks'; job: JobAddress; at: string; event: number | null; look?: BlocksKept }
   | { view: 'settings'; job: JobAddress; limit: string; size?: string }
   | { view: 'alerts'; tenant: string | null }
   | { view: 'nowhere'; path: string };
+
+/** Parameters that are kept if they are set. */
+export type Kept<Name extends string> = Partial<Record<Name, string>>;
+
+/** The same after some of them were set, and those that are now undefined were removed. */
+export function moved<Name extends string>(before: Kept<Name> | undefined, by: Partial<Record<Name, string | undefined>>): Kept<Name> {
+  return Object.fromEntries(Object.entries({ ...before, ...by }).filter(([, value]) => value !== undefined && value !== '')) as Kept<Name>;
+}
+
+/** How a flame graph is arranged (`mode`), what of it is in focus, searched for, unfolded and selected, and the sites' order. */
+const FLAME = ['mode', 'focus', 'search', 'open', 'site', 'sort'] as const;
+export type FlameKept = Kept<(typeof FLAME)[number]>;
+export type FlameMove = Partial<Record<(typeof FLAME)[number], string | undefined>>;
+
+/** How blocks are coloured and scaled, the request that looks for a place and its stream, and the selected block. */
+const BLOCKS = ['by', 'scale', 'fit', 'stream', 'block'] as const;
+export type BlocksKept = Kept<(typeof BLOCKS)[number]>;
+export type BlocksMove = Partial<Record<(typeof BLOCKS)[number], string | undefined>>;
 
 /** A job, and the selected rank. */
 export interface JobAddress {
@@ -34,7 +52,14 @@ export function routeOf(path: string, query: string): Route {
     return value === '' ? null : value;
   };
   const parts = path.split('/').filter((part) => part !== '');
-  if (parts.length === 0) return { view: 'jobs', filter: text('filter') ?? '', tenant: text('tenant') };
+  const kept = <Name extends string>(names: readonly Name[]): Kept<Name> | null => {
+    const set = names.flatMap((name) => { const value = text(name); return value === null ? [] : [[name, value] as const]; });
+    return set.length === 0 ? null : (Object.fromEntries(set) as Kept<Name>);
+  };
+  if (parts.length === 0) {
+    const list = kept(['sort', 'group']);
+    return { view: 'jobs', filter: text('filter') ?? '', tenant: text('tenant'), ...(list === null ? {} : { list }) };
+  }
   const [first, name, view] = parts;
   if (first === 'alerts' && parts.length === 1) return { view: 'alerts', tenant: text('tenant') };
   if (first !== 'jobs' || name === undefined || parts.length > 3) return { view: 'nowhere', path };
@@ -57,13 +82,18 @@ export function routeOf(path: string, query: string): Route {
     const over = text('over');
     const classes = text('classes');
     const shown = classes === 'on' || classes === 'off' ? { classes } as const : {};
-    return { view: 'job', job, since: text('since'), until: text('until'), ...(over === null ? {} : { over }), ...shown };
+    const heat = text('heat');
+    return { view: 'job', job, since: text('since'), until: text('until'), ...(over === null ? {} : { over }), ...shown, ...(heat === null ? {} : { heat }) };
   }
   if (view === 'moment') {
     const finding = text('finding');
-    return { view: 'moment', job, at: text('at') ?? 'peak', from: text('from'), ...(finding === null ? {} : { finding }) };
+    const flame = kept(FLAME);
+    return { view: 'moment', job, at: text('at') ?? 'peak', from: text('from'), ...(finding === null ? {} : { finding }), ...(flame === null ? {} : { flame }) };
   }
-  if (view === 'blocks') return { view: 'blocks', job, at: text('at') ?? 'peak', event: whole('event') };
+  if (view === 'blocks') {
+    const look = kept(BLOCKS);
+    return { view: 'blocks', job, at: text('at') ?? 'peak', event: whole('event'), ...(look === null ? {} : { look }) };
+  }
   if (view === 'settings') {
     const size = text('size');
     return { view: 'settings', job, limit: text('limit') ?? '', ...(size === null ? {} : { size }) };
@@ -87,7 +117,7 @@ export function addressOf(route: Exclude<Route, { view: 'nowhere' }>): string {
 function pathOf(route: Exclude<Route, { view: 'nowhere' }>): string {
   const asked: [string, string | null][] = [];
   if (route.view === 'jobs') {
-    asked.push(['filter', route.filter || null], ['tenant', route.tenant]);
+    asked.push(['filter', route.filter || null], ['tenant', route.tenant], ['sort', route.list?.sort ?? null], ['group', route.list?.group ?? null]);
     return `/${behind(asked)}`;
   }
   if (route.view === 'alerts') return `/alerts${behind([['tenant', route.tenant]])}`;
@@ -95,13 +125,13 @@ function pathOf(route: Exclude<Route, { view: 'nowhere' }>): string {
   asked.push(['attempt', attempt], ['rank', rank === null ? null : String(rank)], ['tenant', tenant]);
   asked.push(['process', process ?? null], ['device', device === undefined ? null : String(device)]);
   const at = `/jobs/${encodeURIComponent(name)}`;
-  if (route.view === 'job') return at + behind([...asked, ['since', route.since], ['until', route.until], ['over', route.over ?? null], ['classes', route.classes ?? null]]);
+  if (route.view === 'job') return at + behind([...asked, ['since', route.since], ['until', route.until], ['over', route.over ?? null], ['classes', route.classes ?? null], ['heat', route.heat ?? null]]);
   if (route.view === 'settings') return `${at}/settings${behind([...asked, ['limit', route.limit || null], ['size', route.size ?? null]])}`;
   if (route.view === 'blocks') {
     const event = route.event === null ? null : String(route.event);
-    return `${at}/blocks${behind([...asked, ['at', event === null && route.at !== 'peak' ? route.at : null], ['event', event]])}`;
+    return `${at}/blocks${behind([...asked, ['at', event === null && route.at !== 'peak' ? route.at : null], ['event', event], ...BLOCKS.map((name): [string, string | null] => [name, route.look?.[name] ?? null])])}`;
   }
-  return `${at}/moment${behind([...asked, ['from', route.from], ['at', route.at], ['finding', route.finding ?? null]])}`;
+  return `${at}/moment${behind([...asked, ['from', route.from], ['at', route.at], ['finding', route.finding ?? null], ...FLAME.map((name): [string, string | null] => [name, route.flame?.[name] ?? null])])}`;
 }
 
 function behind(asked: [string, string | null][]): string {
@@ -150,6 +180,14 @@ export function go(to: Exclude<Route, { view: 'nowhere' }>, quietly = false): vo
     // (Once the new view is there: the old heading disappears, and would take the focus with it.)
     requestAnimationFrame(() => requestAnimationFrame(() => document.querySelector<HTMLElement>('main h1')?.focus()));
   }
+}
+
+/** Changes a view by a move that Back undoes; scroll position and focus stay. */
+export function step(to: Exclude<Route, { view: 'nowhere' }>): void {
+  const address = addressOf(to);
+  if (address === addressOf(route.value.view === 'nowhere' ? to : route.value)) return;
+  history.pushState(null, '', address);
+  route.value = here();
 }
 
 /** Follows the browser's own steps. */

@@ -1,23 +1,27 @@
 // The allocator of one rank, block by block, at any event: played forwards and back, with a choice of colours, and why a
 // request of some size finds no place.
 //
-// Guarantees: the address contains rank and event. One stretch of events is requested at a time, and the next one when it
+// Guarantees: the address contains rank, event, colours, scale, request and selected block. One stretch of events is requested at a time, and the next one when it
 // is reached. Blocks are described in words, too.
 
 import type { JSX } from 'preact';
 import { useLayoutEffect, useMemo, useRef, useState } from 'preact/hooks';
 import { useAsked } from '../api/ask';
 import type { Blocks as Answer, Report } from '../api/types';
-import { fit, holes, levels, sizeOf, sizeText, stretch, type Stretch } from '../draw/blocks';
+import { blockBy, blockId, fit, holes, levels, onOneScale, sizeOf, sizeText, stretch, type Stretch } from '../draw/blocks';
 import { place } from '../draw/flame';
 import { DeviceChoice } from '../parts/DeviceChoice';
 import { Link, Waiting } from '../parts/parts';
 import { useFollowed, useSettled } from '../parts/settled';
-import { go, question, type JobAddress } from '../route';
+import { go, moved, question, step as stepTo, type BlocksKept, type BlocksMove, type JobAddress } from '../route';
 import { bytes, count, duration, exactly, plural } from '../words/numbers';
 import { addressIn, chosen as chosenDevice, isSame, keyOf, labelOf, missing, selectionOf } from '../words/devices';
 import { BY, meaning, type By } from './paint';
 import { Picture } from './Picture';
+import { Room } from './Room';
+
+/** Kinds of findings whose memory grows block by block. */
+const GROW = new Set(['leak', 'eval_graph', 'graph_kept', 'hidden_chain', 'private_pools']);
 
 /** Events per second in playback. */
 const SPEEDS = [100, 1000, 10_000];
@@ -85,18 +89,39 @@ function FitSaid({ of, event, asked, stream }: { of: Stretch; event: number; ask
   );
 }
 
+interface Of {
+  answer: Answer;
+  event: number;
+  /** Whether the stretch is at the moment of the address. */
+  isAt: boolean;
+  /** Whether memory of this device grew: then the age of blocks says most. */
+  grows: boolean;
+  look: BlocksKept;
+  move: (to: BlocksMove, quietly?: boolean) => void;
+  block: string | null;
+  choose: (block: string | null) => void;
+  go: (event: number) => void;
+  load: (event: number) => void;
+}
+
+/** A request's text in an address, if there is to be none. */
+const NO_REQUEST = 'none';
+
 /** The stretch under the scrubber. */
-function Scrubbed({ answer, event, isAt, go: to, load }: { answer: Answer; event: number; isAt: boolean; go: (event: number) => void; load: (event: number) => void }): JSX.Element {
-  const of = useMemo(() => stretch(answer), [answer]);
-  const [by, setBy] = useState<By>('class');
-  const [chosen, setChosen] = useState<number | null>(null);
+function Scrubbed({ answer, event, isAt, grows, look, move, block, choose, go: to, load }: Of): JSX.Element {
+  const one = look.scale === 'one';
+  const of = useMemo(() => (one ? onOneScale(stretch(answer)) : stretch(answer)), [answer, one]);
+  const usual: By[] = grows ? ['age', ...BY.filter((name) => name !== 'age')] : BY;
+  const by = usual.find((name) => name === look.by) ?? usual[0] ?? 'class';
+  const chosen = useMemo(() => blockBy(of, block), [of, block]);
+  const setChosen = (to_block: number | null): void => { choose(to_block === null ? null : blockId(of, to_block)); };
   const [hovered, setHovered] = useState<number | null>(null);
   const [speed, setSpeed] = useState(1000);
   const [plays, setPlays] = useState<0 | 1 | -1>(0);
-  // (A stretch at the moment of a failure opens with the request that failed.)
-  const failure = answer.failures.find((one) => isAt && answer.at_event - one.event >= 0 && answer.at_event - one.event <= 1);
-  const [wanted, setWanted] = useState(failure === undefined ? '' : sizeText(failure.bytes));
-  const [stream, setStream] = useState(failure?.stream ?? '0');
+  // (A stretch with a failure opens with the request that failed: the one at the moment of the address, or the first.)
+  const failure = answer.failures.find((each) => isAt && answer.at_event - each.event >= 0 && answer.at_event - each.event <= 1) ?? answer.failures[0];
+  const wanted = look.fit === NO_REQUEST ? '' : (look.fit ?? (failure === undefined ? '' : sizeText(failure.bytes)));
+  const stream = look.stream ?? failure?.stream ?? '0';
   const colours = useMemo(() => meaning(of, by), [of, by]);
   const streams = useMemo(() => [...new Set(['0', ...of.rows.map((row) => row.stream)])], [of]);
   const asked = sizeOf(wanted);
@@ -135,6 +160,7 @@ function Scrubbed({ answer, event, isAt, go: to, load }: { answer: Answer; event
     frame = requestAnimationFrame(turn);
     return () => { cancelAnimationFrame(frame); };
   }, [plays, speed, answer]);
+  const isFailed = answer.failures.some((each) => asked === each.bytes && stream === each.stream);
   const told = hovered ?? chosen;
   const at = pointAt(answer, event);
   return (
@@ -142,24 +168,31 @@ function Scrubbed({ answer, event, isAt, go: to, load }: { answer: Answer; event
       <figcaption class="tools">
         <label>
           Colour by{' '}
-          <select value={by} onChange={(change) => { setBy(change.currentTarget.value as By); }}>
-            {BY.map((name) => <option key={name} value={name}>{name}</option>)}
+          <select value={by} onChange={(change) => { move({ by: change.currentTarget.value }); }}>
+            {usual.map((name) => <option key={name} value={name}>{name === 'age' && grows ? 'age (memory grew)' : name}</option>)}
+          </select>
+        </label>
+        <label>
+          Width{' '}
+          <select value={one ? 'one' : ''} onChange={(change) => { move({ scale: change.currentTarget.value }); }}>
+            <option value="">each kind has its own scale</option>
+            <option value="one">one scale for all</option>
           </select>
         </label>
         <label>
           Would fit{' '}
-          <input type="search" size={9} placeholder="64 MiB" value={wanted} onInput={(change) => { setWanted(change.currentTarget.value); }} />
+          <input class="mid" type="search" placeholder="64 MiB" value={wanted} onInput={(change) => { move({ fit: change.currentTarget.value === '' ? NO_REQUEST : change.currentTarget.value }, true); }} />
         </label>
         {streams.length > 1 && (
           <label>
             on{' '}
-            <select value={stream} onChange={(change) => { setStream(change.currentTarget.value); }}>
+            <select value={stream} onChange={(change) => { move({ stream: change.currentTarget.value }); }}>
               {streams.map((name) => <option key={name} value={name}>{name === '0' ? 'the default stream' : `stream ${name}`}</option>)}
             </select>
           </label>
         )}
         {answer.failures.slice(0, 4).map((failure) => (
-          <button key={failure.event} type="button" onClick={() => { to(failure.event); setStream(failure.stream); setWanted(sizeText(failure.bytes)); }}>
+          <button key={failure.event} type="button" onClick={() => { to(failure.event); move({ stream: failure.stream, fit: sizeText(failure.bytes) }); }}>
             {`Failed: ${bytes(failure.bytes)} at event ${count(failure.event)}`}
           </button>
         ))}
@@ -171,6 +204,9 @@ function Scrubbed({ answer, event, isAt, go: to, load }: { answer: Answer; event
           {request !== null && <li><Key of="#116329" />large enough</li>}
         </ul>
       </figcaption>
+      {request !== null && <Room of={of} event={event} request={request} failed={isFailed} />}
+      {asked !== null && <FitSaid of={of} event={event} asked={asked} stream={stream} />}
+      {wanted.trim() !== '' && asked === null && <p class="trouble" role="status">A size is written like 64 MiB, 1.5 GiB or 4096.</p>}
       <Picture of={of} event={event} colours={colours} chosen={chosen} request={request} choose={setChosen} hover={setHovered} step={step} />
       <div class="scrubber">
         <button type="button" onClick={() => { setPlays(plays === -1 ? 0 : -1); }} aria-pressed={plays === -1} aria-label="Play backwards">◀</button>
@@ -203,8 +239,6 @@ function Scrubbed({ answer, event, isAt, go: to, load }: { answer: Answer; event
         {answer.blocks_left_out > 0 && ` ${plural(answer.blocks_left_out, 'smaller block')} not shown.`}
         {!answer.exact && <strong class="inexact"> NOT EXACT: events are missing.</strong>}
       </p>
-      {asked !== null && <FitSaid of={of} event={event} asked={asked} stream={stream} />}
-      {wanted.trim() !== '' && asked === null && <p class="trouble" role="status">A size is written like 64 MiB, 1.5 GiB or 4096.</p>}
       <div id="block-said" class="said block-said" role={hovered === null ? 'status' : undefined}>
         {told === null ? <p class="faint">Point at a block, or walk to one by the arrow keys, for its stack; click it for its life.</p> : <BlockSaid of={of} block={told} event={event} />}
       </div>
@@ -222,9 +256,14 @@ function Key({ of }: { of: string }): JSX.Element {
 }
 
 /** See the module. */
-export function Blocks({ job, at, event: told }: { job: JobAddress; at: string; event: number | null }): JSX.Element {
+export function Blocks({ job, at, event: told, look }: { job: JobAddress; at: string; event: number | null; look: BlocksKept }): JSX.Element {
   const [event, setEvent] = useState(told);
-  const written = useFollowed(String(told), () => { setEvent(told); });
+  const [block, setBlock] = useState(look.block ?? null);
+  const known = look.block ?? null;
+  const written = useFollowed(`${told} ${known}`, () => {
+    setEvent(told);
+    setBlock(known);
+  });
   const report = useAsked<Report>(question(job, 'query'));
   const ranks = report.answer?.ranks ?? [];
   const rank = report.answer === null ? null : chosenDevice(report.answer, job);
@@ -246,10 +285,16 @@ export function Blocks({ job, at, event: told }: { job: JobAddress; at: string; 
   if (blocks.answer !== null) kept.current = blocks.answer;
   const answer = blocks.answer ?? (isSame(kept.current, rank) ? kept.current : null);
   const inside = answer === null ? null : Math.min(Math.max(event ?? answer.at_event, answer.first_event), answer.last_event);
-  useSettled(event === told, () => {
-    written(String(event));
-    go({ view: 'blocks', job: here, at, event }, true);
-  }, [event, told]);
+  const place = (by: BlocksMove): Parameters<typeof go>[0] => {
+    written(`${event} ${block}`);
+    return { view: 'blocks', job: here, at, event, look: moved(look, { ...by, block: block ?? undefined }) };
+  };
+  const move = (by: BlocksMove, quietly = false): void => {
+    if (quietly) go(place(by), true);
+    else stepTo(place(by));
+  };
+  useSettled(event === told && block === known, () => { go(place({}), true); }, [event, told, block, known]);
+  const grows = report.answer?.findings.some((finding) => GROW.has(finding.kind) && rank !== null && finding.ranks.includes(rank.rank)) === true;
   return (
     <main>
       <p class="trail">
@@ -266,7 +311,8 @@ export function Blocks({ job, at, event: told }: { job: JobAddress; at: string; 
             to={(device) => {
               setAround(null);
               setEvent(null);
-              go({ view: 'blocks', job: addressIn(job, device, ranks), at, event: null }, true);
+              setBlock(null);
+              stepTo({ view: 'blocks', job: addressIn(job, device, ranks), at, event: null, look: moved(look, { block: undefined, fit: undefined, stream: undefined }) });
             }}
           />
         </p>
@@ -280,6 +326,11 @@ export function Blocks({ job, at, event: told }: { job: JobAddress; at: string; 
           answer={answer}
           event={inside}
           isAt={around === null && !['peak', 'end'].includes(at)}
+          grows={grows}
+          look={look}
+          move={move}
+          block={block}
+          choose={setBlock}
           go={setEvent}
           load={(to) => {
             setEvent(to);

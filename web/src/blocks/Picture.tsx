@@ -5,15 +5,15 @@
 
 import type { JSX } from 'preact';
 import { useMemo, useRef, useState } from 'preact/hooks';
-import { groupName, living, type Stretch } from '../draw/blocks';
+import { headOf, held, linesOf, living, type Row, type Stretch } from '../draw/blocks';
 import { clamp, panned, zoomed } from '../draw/course';
 import { ROW, raster, type Scene } from '../draw/raster';
 import { useHeard } from '../parts/heard';
 import { Pixels, useDark, within } from '../parts/Pixels';
-import { plural } from '../words/numbers';
+import { bytes, plural } from '../words/numbers';
 import { blockAt, surroundings, type Meaning } from './paint';
 
-/** Rows in view. */
+/** Lines in view. */
 const SHOWN = 32;
 const CLOSER = 0.6;
 
@@ -34,22 +34,24 @@ export function Picture({ of, event, colours, chosen, request, choose, hover, st
   const [first, setFirst] = useState(0);
   const [view, setView] = useState({ from: 0, to: 1 });
   const dark = useDark();
-  const shown = Math.min(SHOWN, Math.max(of.rows.length, 1));
+  const lines = useMemo(() => linesOf(of.rows), [of]);
+  const shown = Math.min(SHOWN, Math.max(lines.length, 1));
   const height = shown * ROW;
-  const last = Math.max(0, of.rows.length - shown);
+  const last = Math.max(0, lines.length - shown);
+  const top = Math.min(first, last);
   const paint = useMemo(() => {
-    const scene: Scene = { of, event, first: Math.min(first, last), ...view, chosen, request };
+    const scene: Scene = { of, lines, event, first: top, ...view, chosen, request };
     const colours_of_all = surroundings(dark, colours.block);
     return (out: Uint32Array, width: number, tall: number) => { raster(scene, colours_of_all, width, tall, out); };
-  }, [of, event, colours, chosen, request, first, last, view, dark]);
+  }, [of, lines, event, colours, chosen, request, top, view, dark]);
 
   const all = { from: 0, to: 1 };
   const at = (pointer: MouseEvent): number | null => {
     const place = within(canvas.current, pointer);
     if (!place) return null;
-    const row = Math.min(first, last) + Math.floor((place.y * height) / ROW);
-    const here = of.rows[row];
-    if (!here) return null;
+    const row = lines[top + Math.floor((place.y * height) / ROW)]?.row ?? null;
+    const here = row === null ? undefined : of.rows[row];
+    if (!here || row === null) return null;
     const share = view.from + place.x * (view.to - view.from);
     return blockAt(of, row, here.address + share * here.scale, event);
   };
@@ -67,7 +69,8 @@ export function Picture({ of, event, colours, chosen, request, choose, hover, st
   const see = (block: number | undefined, row: number): void => {
     if (block === undefined) return;
     choose(block);
-    if (row < first || row >= first + shown) setFirst(clamp(row - Math.floor(shown / 2), 0, last));
+    const line = lines.findIndex((one) => one.row === row);
+    if (line < top || line >= top + shown) setFirst(clamp(line - Math.floor(shown / 2), 0, last));
   };
   const walk = (by: number): void => {
     const row = rowOf(chosen);
@@ -114,13 +117,12 @@ export function Picture({ of, event, colours, chosen, request, choose, hover, st
     pressed.preventDefault();
     act();
   };
-  const [top, bottom] = [of.rows[Math.min(first, last)], of.rows[Math.min(first, last) + shown - 1] ?? of.rows.at(-1)];
+  const inView = lines.slice(top, top + shown);
   return (
     <>
       <p class="faint">
-        {`${plural(of.rows.length, 'segment')}; rows ${Math.min(first, last) + 1} to ${Math.min(first, last) + shown}: ${top ? groupName(top) : ''}`}
-        {bottom && top && groupName(bottom) !== groupName(top) ? ` … ${groupName(bottom)}` : ''}
-        {view.to - view.from < 1 && `, ${(100 * (view.to - view.from)).toPrecision(2)} % of the width`}
+        {`${plural(of.rows.length, 'segment')}${last === 0 ? '' : `; lines ${top + 1} to ${top + shown} of ${lines.length}, the wheel scrolls`}`}
+        {view.to - view.from < 1 && `, ${(100 * (view.to - view.from)).toPrecision(2)} % of the width`}.
       </p>
       <div
         class="plot"
@@ -131,6 +133,15 @@ export function Picture({ of, event, colours, chosen, request, choose, hover, st
         tabIndex={0}
         onKeyDown={key}
       >
+        <div class="block-lines" aria-hidden="true">
+          {inView.map((line, at) => {
+            const row = line.row === null ? undefined : of.rows[line.row];
+            return row === undefined
+              ? <div key={at} class="block-head">{headOf(of, line.first, event)}</div>
+              : <div key={at} class="block-size">{sizeAt(of, row, event)}</div>;
+          })}
+        </div>
+        {last > 0 && <svg class="block-thumb" width="4" height={height} aria-hidden="true"><rect y={(height * top) / lines.length} width="4" height={(height * shown) / lines.length} /></svg>}
         <Pixels
           canvas={canvas}
           class="blocks"
@@ -143,6 +154,12 @@ export function Picture({ of, event, colours, chosen, request, choose, hover, st
       </div>
     </>
   );
+}
+
+/** The size of a row's segment after an event; nothing if there is none. */
+function sizeAt(of: Stretch, row: Row, event: number): string {
+  const size = held(of, row, event).reduce((sum, range) => sum + range.to - range.from, 0);
+  return size === 0 ? '' : bytes(size);
 }
 
 /** Zooms within 0 to 1; down to a millionth, where a pixel of the largest segment is some bytes. */

@@ -19,9 +19,10 @@ const CLASS: Record<string, string> = {
   workspace: '#cc79a7',
 };
 const OTHER = '#8c8c8c';
-const PALETTE = ['#0072b2', '#e69f00', '#009e73', '#cc79a7', '#56b4e9', '#d55e00', '#b8a100', '#7a5cb0', '#a65628', '#4d7c0f'];
+/** (Without the colour of findings, which is that of holes that are too small.) */
+const PALETTE = ['#0072b2', '#e69f00', '#009e73', '#cc79a7', '#56b4e9', '#b8a100', '#7a5cb0', '#a65628', '#4d7c0f'];
 /** From the oldest to the youngest. */
-const AGES = ['#440154', '#46327e', '#365c8d', '#277f8e', '#1fa187', '#4ac16d', '#a0da39', '#d8c21a'];
+const AGES = ['#5c2d86', '#4b4a96', '#365c8d', '#277f8e', '#1fa187', '#4ac16d', '#a0da39', '#d8c21a'];
 /** The most entries of a legend. */
 const LISTED = 8;
 

@@ -2,7 +2,7 @@
 
 import { describe, expect, test } from 'vitest';
 import type { Blocks, Segment } from '../api/types';
-import { fit, holes, levels, living, sizeOf, stretch } from './blocks';
+import { blockBy, blockId, fit, headOf, holes, levels, linesOf, living, onOneScale, roomOf, sizeOf, stretch } from './blocks';
 import { pixel, raster, type Paint } from './raster';
 
 const MIB = 1 << 20;
@@ -112,11 +112,47 @@ test('every living block has a pixel', () => {
   const of = stretch(made([segment(0, 1000)], [[0, 500, null, null], [900, 1, null, 5]]));
   const paint: Paint = { block: (at) => 10 + at, ground: 1, free: 2, pinned: 3, edge: 4, chosen: 5, tooSmall: 6, fits: 7 };
   const out = new Uint32Array(10 * 20);
-  const scene = { of, event: 0, first: 0, from: 0, to: 1, chosen: null, request: null };
+  const scene = { of, lines: linesOf(of.rows), event: 0, first: 1, from: 0, to: 1, chosen: null, request: null };
   raster(scene, paint, 10, 20, out);
   // (The second line: hatching and edges do not affect it.)
   expect([...out.slice(10, 20)]).toEqual([4, 10, 10, 10, 10, 3, 3, 4, 3, 11]);
   raster({ ...scene, event: 5, request: { bytes: 501, small: false, stream: '0' } }, paint, 10, 20, out);
   expect(out[19]).toBe(6);
   expect(pixel('#123456')).toBe(0xff563412);
+});
+
+test('each group has a head that says its scale, and a changed one', () => {
+  const of = stretch(made([segment(0, 64 * MIB), segment(100 * MIB, 20 * MIB), segment(300 * MIB, 2 * MIB, { small: true })], []));
+  expect(linesOf(of.rows).map((line) => line.row)).toEqual([null, 0, 1, null, 2]);
+  const heads = (stretched: typeof of): string[] => linesOf(stretched.rows).flatMap((line) => (line.row === null ? [headOf(stretched, line.first, 0)] : []));
+  expect(heads(of)).toEqual([
+    'default stream, larger blocks · 2 segments, 84.0 MiB · the width is 64.0 MiB',
+    'default stream, blocks up to 1 MiB · 1 segment, 2.00 MiB · the width is 2.00 MiB, 32 × as wide as above',
+  ]);
+  expect(heads(onOneScale(of))[1]).toBe('default stream, blocks up to 1 MiB · 1 segment, 2.00 MiB · the width is 64.0 MiB');
+});
+
+test('a request beside the holes that may serve it', () => {
+  const of = stretch(made([segment(0, 20 * MIB), segment(100 * MIB, 8 * MIB), segment(300 * MIB, 2 * MIB, { small: true })], [[4 * MIB, 8 * MIB, null, null]]));
+  expect(roomOf(of, 0, { bytes: 30 * MIB, small: false, stream: '0' })).toEqual({
+    scale: 30 * MIB,
+    holes: [{ from: 0, bytes: 8 * MIB }, { from: 8 * MIB, bytes: 8 * MIB }, { from: 16 * MIB, bytes: 4 * MIB }],
+    rest: { count: 0, bytes: 0 },
+  });
+  expect(roomOf(of, 0, { bytes: MIB, small: false, stream: '0' }).scale).toBe(20 * MIB);
+});
+
+test('a block is found by its id', () => {
+  const of = stretch(made([segment(0, 1000)], [[0, 500, null, 4], [0, 500, 5, null]]));
+  expect([0, 1].map((block) => blockBy(of, blockId(of, block)))).toEqual([0, 1]);
+  expect([blockBy(of, 'ff'), blockBy(of, null)]).toEqual([null, null]);
+});
+
+test('the chosen block has a frame and keeps its colour', () => {
+  const of = stretch(made([segment(0, 1000)], [[0, 1000, null, null]]));
+  const paint: Paint = { block: () => 10, ground: 1, free: 2, pinned: 3, edge: 4, chosen: 5, tooSmall: 6, fits: 7 };
+  const out = new Uint32Array(10 * 14);
+  raster({ of, lines: linesOf(of.rows), event: 0, first: 1, from: 0, to: 1, chosen: 0, request: null }, paint, 10, 14, out);
+  expect([...out.slice(0, 10)]).toEqual(Array.from({ length: 10 }, () => 5));
+  expect([...out.slice(50, 60)]).toEqual([5, 5, 10, 10, 10, 10, 10, 10, 5, 5]);
 });

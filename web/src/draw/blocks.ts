@@ -100,6 +100,43 @@ export function beginsGroup(rows: Row[], at: number): boolean {
   return here !== undefined && (before === undefined || group(here) !== group(before));
 }
 
+/** A line of the picture: a row, or the head above the rows of a group. */
+export interface Line {
+  /** The row's index; `null` for a head. */
+  row: number | null;
+  /** The first row of its group. */
+  first: Row;
+}
+
+/** The lines of all rows, each group below its head. */
+export function linesOf(rows: Row[]): Line[] {
+  let first = rows[0];
+  return rows.flatMap((row, at): Line[] => {
+    if (!beginsGroup(rows, at)) return [{ row: at, first: first ?? row }];
+    first = row;
+    return [{ row: null, first: row }, { row: at, first: row }];
+  });
+}
+
+/** The same stretch with one scale for all rows. */
+export function onOneScale(of: Stretch): Stretch {
+  const longest = of.rows.reduce((most, row) => Math.max(most, row.bytes), 0);
+  return { ...of, rows: of.rows.map((row) => ({ ...row, scale: longest })) };
+}
+
+/** What a group's head says: its name, its segments after an event, and the bytes that the full width stands for, compared
+ * with the group above. */
+export function headOf(of: Stretch, first: Row, event: number): string {
+  const own = of.rows.filter((row) => group(row) === group(first));
+  const at = of.rows.indexOf(first);
+  const before = of.rows[at - 1];
+  const sizes = own.map((row) => held(of, row, event).reduce((sum, range) => sum + range.to - range.from, 0)).filter((size) => size > 0);
+  const times = before === undefined ? 1 : before.scale / first.scale;
+  const changed = times === 1 ? '' : times > 1 ? `, ${Number(times.toPrecision(3))} × as wide as above` : `, ${Number((1 / times).toPrecision(3))} × as narrow as above`;
+  const reserved = sizes.reduce((sum, size) => sum + size, 0);
+  return `${groupName(first)} · ${sizes.length === 1 ? '1 segment' : `${sizes.length} segments`}, ${inUnits(reserved)} · the width is ${inUnits(first.scale)}${changed}`;
+}
+
 /** Allocated and reserved bytes after an event; `null` if blocks of the stretch are missing. */
 export function levels(of: Stretch, event: number): { allocated: number; reserved: number } | null {
   if (of.of.blocks_left_out > 0 || of.loose > 0) return null;
@@ -197,6 +234,48 @@ export function fit(of: Stretch, event: number, bytes: number, stream: string): 
     if (hole.bytes >= rounded) found.fits += 1;
   }
   return found;
+}
+
+/** A request beside the holes that may serve it, all on one scale. */
+export interface Room {
+  /** The bytes of the full width. */
+  scale: number;
+  /** The largest holes first, one beside the other. */
+  holes: { from: number; bytes: number }[];
+  /** Smaller ones that are not drawn one by one. */
+  rest: { count: number; bytes: number };
+}
+
+/** The most holes that are drawn one by one. */
+const HOLES = 400;
+
+/** See `Room`. */
+export function roomOf(of: Stretch, event: number, request: { bytes: number; small: boolean; stream: string }): Room {
+  const sizes = of.rows.flatMap((row, at) => (mayServe(row, request.small, request.stream) ? holesOf(of, row, at, event).map((hole) => hole.bytes) : [])).sort((a, b) => b - a);
+  let from = 0;
+  const holes = sizes.slice(0, HOLES).map((bytes) => {
+    from += bytes;
+    return { from: from - bytes, bytes };
+  });
+  const rest = sizes.slice(HOLES);
+  const bytes = rest.reduce((sum, size) => sum + size, 0);
+  return { scale: Math.max(request.bytes, from + bytes, 1), holes, rest: { count: rest.length, bytes } };
+}
+
+/** Identifies a block in an address: where it lies and since when. */
+export function blockId(of: Stretch, block: number): string {
+  const since = of.of.blocks.from_event[block] ?? null;
+  return `${(of.of.blocks.address[block] ?? 0).toString(16)}${since === null ? '' : `@${since}`}`;
+}
+
+/** The block with an id; `null` if the stretch has none. */
+export function blockBy(of: Stretch, id: string | null): number | null {
+  if (id === null) return null;
+  const [place = '', since] = id.split('@');
+  const { address, from_event } = of.of.blocks;
+  const wanted = Number.parseInt(place, 16);
+  const found = address.findIndex((one, at) => one === wanted && (since === undefined ? from_event[at] === null : from_event[at] === Number(since)));
+  return found < 0 ? null : found;
 }
 
 /** Parses sizes such as `64 MiB`, `1.5g`, `4096`; `null` if it is not a size. */

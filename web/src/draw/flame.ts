@@ -1,23 +1,33 @@
 // A flame graph as an icicle: the total on top, callees below, width = bytes.
 //
 // Guarantees: pure; shares are of the whole, so zooming is arithmetic; a box is never wider than its caller; a box
-// narrower than a pixel is not drawn.
+// narrower than a pixel is not drawn. The id of a box depends on the frames that lead to it and on nothing else.
 
 import type { FlameCall, Frame } from '../api/types';
 
+/** A call of any arrangement (`stacks.ts`). */
+export interface Call extends FlameCall {
+  /** Its label, if it is no frame. */
+  name?: string;
+  /** Its parts have several classes. */
+  mixed?: boolean;
+}
+
 /** A call with its position: `left` and `width` are shares of the whole. */
 export interface Box {
-  call: FlameCall;
+  call: Call;
   at: number;
+  id: string;
   parent: number;
   left: number;
   width: number;
 }
 
 /** Boxes of calls; each call comes after its caller. */
-export function boxes(calls: FlameCall[]): Box[] {
+export function boxes(calls: Call[]): Box[] {
   const whole = Math.max(calls[0]?.bytes ?? 0, 1);
   const found: Box[] = [];
+  const chains: string[] = [];
   const path: { at: number; used: number }[] = [];
   calls.forEach((call, at) => {
     path.length = Math.min(path.length, call.depth);
@@ -25,11 +35,39 @@ export function boxes(calls: FlameCall[]): Box[] {
     const parent = above ? found[above.at] : undefined;
     const left = parent && above ? parent.left + above.used : 0;
     const width = call.bytes / whole;
-    found.push({ call, at, parent: above?.at ?? -1, left, width });
+    const chain = chainOf(chains[above?.at ?? -1] ?? '', call);
+    chains.push(chain);
+    found.push({ call, at, id: digest(`${chain} ${call.kind}`), parent: above?.at ?? -1, left, width });
     if (above) above.used += width;
     path.push({ at, used: 0 });
   });
   return found;
+}
+
+/** A short text for a longer one: the same in every browser, and different for different texts. (cyrb53) */
+export function digest(text: string): string {
+  let [high, low] = [0xdeadbeef, 0x41c6ce57];
+  for (let at = 0; at < text.length; at += 1) {
+    const letter = text.charCodeAt(at);
+    high = Math.imul(high ^ letter, 2654435761);
+    low = Math.imul(low ^ letter, 1597334677);
+  }
+  high = Math.imul(high ^ (high >>> 16), 2246822507) ^ Math.imul(low ^ (low >>> 13), 3266489909);
+  low = Math.imul(low ^ (low >>> 16), 2246822507) ^ Math.imul(high ^ (high >>> 13), 3266489909);
+  return (4294967296 * (2097151 & low) + (high >>> 0)).toString(36);
+}
+
+/** Identifies a line of code. */
+export const frameKey = (frame: Frame): string => `${frame.function}\n${frame.file}\n${frame.line ?? ''}`;
+
+/** Identifies a site and a function in an address. */
+export const siteId = (frame: Frame | null): string => digest(frame === null ? '' : frameKey(frame));
+export const functionId = (frame: Frame): string => digest(`${frame.function}\n${frame.file}`);
+
+/** The frames that lead to a box, however they are folded. */
+function chainOf(above: string, call: Call): string {
+  if (call.frames.length === 0 || call.name !== undefined) return digest(`${above} ${call.owner ?? ''} ${call.name ?? ''}`);
+  return call.frames.reduce((chain, frame) => digest(`${chain} ${frameKey(frame)}`), above);
 }
 
 /** A box on the screen, in pixels. */
@@ -84,8 +122,9 @@ export function library(frame: Frame): string {
 }
 
 /** The label of a box. */
-export function label(call: FlameCall): string {
+export function label(call: Call): string {
   const [only] = call.frames;
+  if (call.name !== undefined) return call.name;
   switch (call.kind) {
     case 'all':
       return 'everything';
@@ -103,6 +142,33 @@ export function label(call: FlameCall): string {
     case 'smaller':
       return 'smaller stacks';
   }
+}
+
+/** The same in other lengths, the longest first: a narrow box has the function without its line. */
+export function labels(call: Call): string[] {
+  const [only] = call.frames;
+  const long = label(call);
+  if (call.name !== undefined || only === undefined) return [long];
+  return call.kind === 'frame' ? [long, only.function] : [long, long.replace(/ frames? of .*/, '')];
+}
+
+/** The first of some texts that has room, or else the start of the last one; empty if not even that has room. */
+export function fitted(texts: string[], room: number, width: (text: string) => number): string {
+  const whole = texts.find((text) => width(text) <= room);
+  if (whole !== undefined) return whole;
+  const last = texts.at(-1) ?? '';
+  let length = last.length - 1;
+  while (length > 1 && width(`${last.slice(0, length)}…`) > room) length -= 1;
+  return length > 1 ? `${last.slice(0, length)}…` : '';
+}
+
+/** The site of a box: the innermost own line that leads to it; `null` for memory without a stack. */
+export function siteOf(of: Box[], at: number): Frame | null {
+  for (let box = of[at]; box; box = of[box.parent]) {
+    const own = box.call.own ? box.call.frames.at(-1) : undefined;
+    if (own) return own;
+  }
+  return null;
 }
 
 /** Its callers and itself, outermost first. */
@@ -142,7 +208,7 @@ export function grownThrough(of: Box[], site: Frame): Grown {
 export function hits(of: Box[], wanted: string): Set<number> {
   const text = wanted.trim().toLowerCase();
   if (text === '') return new Set();
-  const has = (call: FlameCall): boolean =>
+  const has = (call: Call): boolean =>
     label(call).toLowerCase().includes(text) ||
     call.frames.some((frame) => `${frame.function} ${frame.file}`.toLowerCase().includes(text));
   return new Set(of.filter((box) => has(box.call)).map((box) => box.at));

@@ -15,7 +15,7 @@ import { DeviceChoice } from '../parts/DeviceChoice';
 import { Link } from '../parts/parts';
 import { useHeard } from '../parts/heard';
 import { pin, pinsOf } from '../parts/pins';
-import { go, question, type JobAddress } from '../route';
+import { go, question, route, type JobAddress } from '../route';
 import { useFollowed, useSettled } from '../parts/settled';
 import { useTiles } from '../tiles/use';
 import { bytes, count, duration, moment, plural, rfc3339 } from '../words/numbers';
@@ -33,8 +33,8 @@ const APART = 0.08;
 const NEAR = 0.004;
 /** The most steps whose boundaries are drawn; more would hide the rest. */
 const STEPS = 120;
-/** The colours of the phases, and the order in which they are named. */
-const PHASES: Record<string, string> = { forward: 'c1', backward: 'c3', optimizer: 'c2', train: 'c0', eval: 'c5' };
+/** The shades of the phases, and the order in which they are named. (Colours are those of classes.) */
+const PHASES: Record<string, string> = { forward: 'p0', backward: 'p1', optimizer: 'p2', train: 'p3', eval: 'p4' };
 /** The meaning of the marks. */
 const SIGNS: [sign: string, text: string][] = [['✖', 'out of memory'], ['▲', 'a finding was first seen'], ['≠', 'leaves the other ranks']];
 /** The most ranks overlaid on this one, and their colours. */
@@ -134,7 +134,9 @@ export function Course(of: Of): JSX.Element {
   const [since, upto] = closer === null ? [null, null] : [closer.since, closer.until];
   const show = (laid: string, classes = of.classes): void => {
     written([since, upto].join());
-    go({ view: 'job', job: of.job, since, until: upto, ...(laid === '' ? {} : { over: laid }), ...(classes === null ? {} : { classes }) }, true);
+    // (What the heat map shows is no matter of the course, which keeps it.)
+    const heat = route.value.view === 'job' ? route.value.heat : undefined;
+    go({ view: 'job', job: of.job, since, until: upto, ...(laid === '' ? {} : { over: laid }), ...(classes === null ? {} : { classes }), ...(heat === undefined ? {} : { heat }) }, true);
   };
   const look = (to: Stretch): void => {
     const isAll = to.from <= all.from && to.to >= all.to;
@@ -280,7 +282,7 @@ export function Course(of: Of): JSX.Element {
           {over.map((rank) => <li key={rank.name}><i class={`key ${rank.colour}`} />{rank.name}, highest</li>)}
           {signs.map(([sign, text]) => <li key={sign}>{`${sign} ${text}`}</li>)}
           {isStacked && classed.names.map((name, at) => areas[at] !== '' && <li key={name}><i class={`key ${colourOf(name)}`} />{name.replaceAll('_', ' ')}</li>)}
-          {phases.map((name) => <li key={name}><i class={`key strip ${PHASES[name] ?? 'c6'}`} />{`${name} (phase)`}</li>)}
+          {phases.map((name) => <li key={name}><i class={`key strip ${PHASES[name] ?? 'p3'}`} />{`${name} (phase)`}</li>)}
         </ul>
       </figcaption>
       <div
@@ -334,7 +336,7 @@ export function Course(of: Of): JSX.Element {
             <path class={isStacked ? 'floor outline' : 'floor'} d={drawn} />
             {over.map((rank) => <path key={rank.name} class={`over ${rank.colour}`} d={overlay(rank.samples, view, top)} />)}
             {marked.phases.map((phase) => (
-              <rect key={`${phase.name} ${phase.from}`} class={PHASES[phase.name] ?? 'c6'} x={UNITS * share(view, phase.from)} y="970" width={UNITS * (share(view, phase.to) - share(view, phase.from))} height="30">
+              <rect key={`${phase.name} ${phase.from}`} class={PHASES[phase.name] ?? 'p3'} x={UNITS * share(view, phase.from)} y="970" width={UNITS * (share(view, phase.to) - share(view, phase.from))} height="30">
                 <title>{phase.name}</title>
               </rect>
             ))}

@@ -18,7 +18,7 @@ import { Ranks } from './Ranks';
 import { Findings, Verdict } from './Verdict';
 
 /** See the module. */
-export function Job({ job, since, until, over, classes }: { job: JobAddress; since: string | null; until: string | null; over: string; classes: 'on' | 'off' | null }): JSX.Element {
+export function Job({ job, since, until, over, classes, heat: quantity }: { job: JobAddress; since: string | null; until: string | null; over: string; classes: 'on' | 'off' | null; heat: string | null }): JSX.Element {
   const runs = (answer: { job: { state: string } }): boolean => answer.job.state === 'running';
   const own = (news: { job: string; run: number }): boolean => isOf(news, job.name);
   const note = useAsked<Diagnosis>(question(job, 'diagnose'), runs, own);
@@ -99,7 +99,7 @@ export function Job({ job, since, until, over, classes }: { job: JobAddress; sin
           <Waiting trouble={report.trouble} what="the ranks" />
         ) : (
           <>
-            {heat.answer !== null && <HeatMap heat={heat.answer} ranks={ranks} job={job} />}
+            {heat.answer !== null && <HeatMap heat={heat.answer} ranks={ranks} job={job} quantity={quantity} />}
             <Ranks report={report.answer} job={job} chosen={shown} />
           </>
         )}

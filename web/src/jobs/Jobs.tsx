@@ -1,120 +1,99 @@
 // The first screen: is anything wrong?
 //
 // Guarantees: above a long list the worst jobs are shown with their own sentence, and a cut list says so. Jobs with new
-// data are requested again. Rows do not move while the page is open, except for new jobs.
+// data are requested again. Rows do not move while the page is open, except for new jobs and where an order was chosen. The
+// address has the filter, the order and the groups. A name is never broken, and a line is two texts high.
 
 import type { JSX } from 'preact';
+import { useMemo } from 'preact/hooks';
 import { useAsked } from '../api/ask';
-import type { Job, Jobs as Answer } from '../api/types';
-import { Bytes, Link, Table, Waiting, Word } from '../parts/parts';
+import type { Alerts, Job, Jobs as Answer, Silences } from '../api/types';
+import { Link, Table, Waiting, type HeadCell } from '../parts/parts';
 import { useSlash } from '../parts/slash';
-import { addressOf, go, type JobAddress } from '../route';
-import { ago, count, date, duration, moment, plural } from '../words/numbers';
-import { inShort, ranksOf } from '../words/verdict';
-import { Spark } from './Spark';
+import { addressOf, go, moved, step, type JobAddress, type Kept } from '../route';
+import { ago, count, moment, plural } from '../words/numbers';
+import { direction, orderOf, pressed, sorted } from '../words/order';
+import { inShort } from '../words/verdict';
+import { Row, Says, addressesOf } from './Row';
+import { COLUMNS, firing, fits, grouped, groupings, isHurt, quiet, valueOf, worseFirst, worst } from './rows';
 
-const HEADS = [
-  { text: 'Job' },
-  { text: 'State' },
-  { text: 'Memory' },
-  { text: 'Worst finding' },
-  { text: 'Ranks', number: true },
-  { text: 'Started' },
-  { text: 'Lasted', number: true },
-  { text: 'Events', number: true },
-  { text: 'Stored', number: true },
+/** The heads; a name is what the column sorts by. */
+const HEADS: { text: string; by?: keyof typeof COLUMNS; number?: boolean; title?: string }[] = [
+  { text: 'Job', by: 'name' },
+  { text: 'State', by: 'state' },
+  { text: 'Memory', title: 'Allocated (range) and reserved of one rank over time, and the highest of both' },
+  { text: 'Worst finding', by: 'worst' },
+  { text: 'Grown', by: 'grown', number: true, title: 'Bytes by which memory has grown, and its rate' },
+  { text: 'Device', number: true, title: 'In use on the fullest device, and its size' },
+  { text: 'At', number: true, title: 'Epochs and steps, of the rank that has most' },
+  { text: 'Full in', number: true, title: 'Time until the device is full, at the present rate' },
+  { text: 'Started', by: 'started', number: true },
+];
+
+/** What the menu of orders calls them. */
+const ORDERS: [by: keyof typeof COLUMNS, text: string][] = [
+  ['started', 'start'], ['worst', 'consequence'], ['grown', 'growth'], ['name', 'name'], ['state', 'state'], ['ranks', 'ranks'], ['lasted', 'duration'], ['stored', 'stored bytes'],
 ];
 
 /** The most jobs requested: beyond that the command line is the better list. */
 const ASKED = 500;
-/** This many jobs can be seen at a glance; above a longer list the worst are shown. */
-const GLANCE = 20;
-/** How many of the worst jobs are shown. */
-const WORST = 5;
 
-/** The jobs that most need attention, if there are too many to see it: critical ones first, running ones before ended ones. */
-export function worst(of: Job[]): Job[] {
-  if (of.length <= GLANCE) return [];
-  const rank = (job: Job): number => (job.verdict?.severity === 'critical' ? 0 : 2) + (job.state === 'running' ? 0 : 1);
-  return of.filter(isHurt).sort((a, b) => rank(a) - rank(b)).slice(0, WORST);
-}
-
-/** Kinds that fill the device until they are fixed: what `leak` finds, as `no-leak` asserts it. */
-const LEAKS = new Set(['leak', 'eval_graph', 'graph_kept', 'hidden_chain', 'private_pools']);
+const MINUTE_MS = 60_000;
 
 /** The filter for jobs that need attention. */
 const HURT = 'warning|critical';
 
-const isHurt = (job: Job): boolean => ['critical', 'warning'].includes(inShort(job.verdict).colour);
-
-/** Whether a job's row contains all words of a filter; one alternative of `one|other` is enough. */
-export function fits(job: Job, filter: string): boolean {
-  const labels = Object.entries(job.labels).map(([key, value]) => `${key}=${value}`);
-  const { word, sentence } = inShort(job.verdict);
-  const kind = job.verdict?.finding?.replaceAll('_', ' ') ?? '';
-  const leak = LEAKS.has(job.verdict?.finding ?? '') ? 'leak' : '';
-  const text = [job.id, job.state, job.tenant, word, kind, leak, sentence, ...labels].join(' ').toLowerCase();
-  return filter
-    .toLowerCase()
-    .split(/\s+/)
-    .every((wanted) => wanted.split('|').some((one) => text.includes(one)));
-}
-
-function addressFor(job: Job, all: Job[]): JobAddress {
-  const hasNamesake = all.some((other) => other.name === job.name && other.tenant !== job.tenant);
-  const hasLater = all.some((other) => other.id === job.id && other.tenant === job.tenant && other.attempt > job.attempt);
-  return {
-    name: job.id,
-    attempt: hasLater ? String(job.attempt) : null,
-    rank: null,
-    tenant: hasNamesake ? job.tenant : null,
-  };
-}
-
-function Row({ job, all, now }: { job: Job; all: Job[]; now: number }): JSX.Element {
-  const started = moment(job.started_at);
-  const ended = job.ended_at === null ? null : moment(job.ended_at);
-  const verdict = inShort(job.verdict);
-  const labels = Object.entries(job.labels).map(([key, value]) => `${key}=${value}`);
-  return (
-    <tr>
-      <th scope="row" class="name">
-        <Link to={{ view: 'job', job: addressFor(job, all), since: null, until: null }}>{job.id}</Link>
-        {(job.attempts > 1 || job.attempt > 0) && <span class="faint"> attempt {job.attempt}</span>}
-        {labels.length > 0 && <span class="faint labels"> {labels.join(' ')}</span>}
-      </th>
-      <td class={`state ${job.state}`}>{job.state}</td>
-      <td>
-        <Spark job={addressFor(job, all)} runs={job.state === 'running'} />
-      </td>
-      <td class="sentence">
-        <Word of={verdict} /> {verdict.sentence}
-      </td>
-      <td class="number">{ranksOf(job).replace(/ ranks?$/, '')}</td>
-      <td title={date(started)}>{ago(started, now)}</td>
-      <td class="number">{duration((ended ?? now) - started)}</td>
-      <td class="number">{count(job.events)}</td>
-      <td class="number">
-        <Bytes of={job.stored_bytes} />
-      </td>
-    </tr>
-  );
-}
-
 /** See the module. */
-export function Jobs({ filter, tenant }: { filter: string; tenant: string | null }): JSX.Element {
-  const path = `jobs?limit=${ASKED}${tenant === null ? '' : `&tenant=${encodeURIComponent(tenant)}`}`;
+export function Jobs({ filter, tenant, list }: { filter: string; tenant: string | null; list: Kept<'sort' | 'group'> }): JSX.Element {
+  const of_tenant = tenant === null ? '' : `tenant=${encodeURIComponent(tenant)}`;
   // New jobs begin at any time.
-  const { answer, trouble } = useAsked<Answer>(path, () => true);
+  const always = (): boolean => true;
+  const { answer, trouble } = useAsked<Answer>(`jobs?limit=${ASKED}${of_tenant === '' ? '' : `&${of_tenant}`}`, always);
+  const heard = useAsked<Alerts>(`alerts${of_tenant === '' ? '' : `?${of_tenant}`}`, always);
+  const silenced = useAsked<Silences>(`silences${of_tenant === '' ? '' : `?${of_tenant}`}`, always);
   const search = useSlash();
-  const now = Date.now();
+  // (To the minute: within it, a line that has not changed is not compared again.)
+  const now = Math.floor(Date.now() / MINUTE_MS) * MINUTE_MS;
   const all = answer?.jobs ?? [];
-  const shown = all.filter((job) => fits(job, filter));
+  const alerts = heard.answer?.alerts ?? [];
+  const silences = silenced.answer?.silences ?? [];
+  const addresses = useMemo(() => addressesOf(all), [answer]);
+  const addressFor = (job: Job): JobAddress => addresses.get(job) ?? { name: job.id, attempt: null, rank: null, tenant: null };
+  // Each job's line as it was drawn: the same one again costs nothing.
+  const drawn = useMemo(() => new WeakMap<Job, { of: string; row: JSX.Element }>(), []);
+  const order = orderOf(list.sort, Object.keys(COLUMNS), null);
+  const shown = useMemo(() => {
+    const found = all.filter((job) => fits(job, filter));
+    if (order?.by === 'worst') return found.toSorted((a, b) => (order.down ? 1 : -1) * worseFirst(a, b));
+    return sorted(found, order, (job, by) => valueOf(job, by, now));
+  }, [answer, filter, list.sort]);
+  const by = useMemo(() => groupings(all), [answer]);
+  const group = list.group !== undefined && by.includes(list.group) ? list.group : null;
+  const groups = useMemo(() => (group === null ? [{ name: '', jobs: shown }] : grouped(shown, group)), [shown, group]);
   const hurt = shown.filter(isHurt).length;
   // A job that could not be judged does not count as healthy.
   const open = shown.filter((job) => job.verdict === null || job.verdict.kind === 'not_enough_data').length;
   const also = open === 0 ? '' : `, ${count(open)} of which nothing is known: not judged, or inconclusive`;
-  const first = worst(shown);
+  const silentOf = new Map(silences.length === 0 && alerts.length === 0 ? [] : all.map((job) => [job, quiet(job, alerts, silences)]));
+  const first = worst(shown, (job) => silentOf.get(job) != null);
+  const at = { view: 'jobs' as const, filter, tenant, list };
+  const sort = (to: string | undefined): void => { step({ ...at, list: moved(list, { sort: to }) }); };
+  const heads = HEADS.map(({ by: column, ...head }): HeadCell => (column === undefined ? head : {
+    ...head,
+    sort: () => { sort(pressed(order, column, COLUMNS[column], false)); },
+    sorted: direction(order, column),
+  }));
+  const row = (job: Job): JSX.Element => {
+    const [silent, fires] = [silentOf.get(job) ?? null, alerts.length === 0 ? 0 : firing(job, alerts)];
+    const of = `${now} ${silent?.until ?? ''} ${silent?.by ?? ''} ${silent !== null} ${fires}`;
+    const before = drawn.get(job);
+    if (before?.of === of) return before.row;
+    const address = addressFor(job);
+    const made = <Row key={addressOf({ view: 'job', job: address, since: null, until: null })} job={job} address={address} now={now} quiet={silent} fires={fires} />;
+    drawn.set(job, { of, row: made });
+    return made;
+  };
+  const caption = `Jobs, ${order === null ? 'newest first' : `by ${ORDERS.find(([name]) => name === order.by)?.[1] ?? ''}`}${group === null ? '' : `, by ${group.replace('label:', '')}`}`;
   return (
     <main>
       <h1 tabIndex={-1}>Jobs</h1>
@@ -123,8 +102,8 @@ export function Jobs({ filter, tenant }: { filter: string; tenant: string | null
         role="search"
         onSubmit={(event) => {
           event.preventDefault();
-          const [only] = shown;
-          if (only) go({ view: 'job', job: addressFor(only, all), since: null, until: null });
+          const [only] = groups.flatMap((one) => one.jobs);
+          if (only) go({ view: 'job', job: addressFor(only), since: null, until: null });
         }}
       >
         <label>
@@ -135,11 +114,35 @@ export function Jobs({ filter, tenant }: { filter: string; tenant: string | null
             value={filter}
             placeholder="name, state, finding, label"
             onInput={(event) => {
-              go({ view: 'jobs', filter: event.currentTarget.value, tenant }, true);
+              go({ ...at, filter: event.currentTarget.value }, true);
             }}
           />
         </label>
-        <span class="faint">Press / to filter, Enter opens the first.</span>
+        <label>
+          Order{' '}
+          <select
+            value={list.sort ?? ''}
+            onChange={(event) => { sort(event.currentTarget.value || undefined); }}
+          >
+            <option value="">newest first</option>
+            {ORDERS.flatMap(([name, text]) => {
+              const usual = COLUMNS[name] ? `-${name}` : name;
+              return list.sort === (COLUMNS[name] ? name : `-${name}`)
+                ? [<option key={name} value={usual}>{text}</option>, <option key={`${name}, turned`} value={list.sort}>{`${text}, reversed`}</option>]
+                : [<option key={name} value={usual}>{text}</option>];
+            })}
+          </select>
+        </label>
+        {by.length > 0 && (
+          <label>
+            Groups{' '}
+            <select value={group ?? ''} onChange={(event) => { step({ ...at, list: moved(list, { group: event.currentTarget.value }) }); }}>
+              <option value="">none</option>
+              {by.map((name) => <option key={name} value={name}>{name.replace('label:', '')}</option>)}
+            </select>
+          </label>
+        )}
+        <span class="faint">/ filters, Enter opens the first.</span>
       </form>
       {answer === null ? (
         <Waiting trouble={trouble} what="the list of jobs" />
@@ -157,7 +160,7 @@ export function Jobs({ filter, tenant }: { filter: string; tenant: string | null
                 {hurt === 0 || hurt === shown.length ? (
                   hurt === 0 ? 'none with a warning or worse' : `${count(hurt)} with a warning or worse`
                 ) : (
-                  <Link to={{ view: 'jobs', filter: `${filter} ${HURT}`.trim(), tenant }}>{`${count(hurt)} with a warning or worse`}</Link>
+                  <Link to={{ ...at, filter: `${filter} ${HURT}`.trim() }}>{`${count(hurt)} with a warning or worse`}</Link>
                 )}
                 {`${also}.`}
               </>
@@ -167,19 +170,28 @@ export function Jobs({ filter, tenant }: { filter: string; tenant: string | null
           {first.length > 0 && (
             <ul class="worst" aria-label="The worst of them">
               {first.map((job) => (
-                <li key={addressOf({ view: 'job', job: addressFor(job, all), since: null, until: null })}>
-                  <Word of={inShort(job.verdict)} />{' '}
-                  <Link to={{ view: 'job', job: addressFor(job, all), since: null, until: null }}>{job.id}</Link>
-                  {` ${inShort(job.verdict).sentence} `}
-                  <span class="faint">{job.state === 'running' ? 'running' : ago(moment(job.ended_at ?? job.started_at), now)}</span>
+                <li key={addressOf({ view: 'job', job: addressFor(job), since: null, until: null })}>
+                  <Link to={{ view: 'job', job: addressFor(job), since: null, until: null }}>{job.id}</Link>{' '}
+                  <span class="faint">{job.state === 'running' ? 'running' : ago(moment(job.ended_at ?? job.started_at), now)}</span>{' '}
+                  <Says of={inShort(job.verdict)} />
                 </li>
               ))}
             </ul>
           )}
           {shown.length > 0 && (
-            <Table caption="Jobs, newest first" class="jobs" heads={HEADS}>
-              {shown.map((job) => (
-                <Row key={addressOf({ view: 'job', job: addressFor(job, all), since: null, until: null })} job={job} all={all} now={now} />
+            <Table caption={caption} class="jobs" heads={heads} bodies>
+              {groups.map(({ name, jobs }) => (
+                <tbody key={name}>
+                  {group !== null && (
+                    <tr class="group">
+                      <th scope="rowgroup" colSpan={HEADS.length}>
+                        <strong>{name}</strong>
+                        <span class="faint">{` ${plural(jobs.length, 'job')}${jobs.some(isHurt) ? `, ${count(jobs.filter(isHurt).length)} with a warning or worse` : ''}`}</span>
+                      </th>
+                    </tr>
+                  )}
+                  {jobs.map(row)}
+                </tbody>
               ))}
             </Table>
           )}

@@ -9,7 +9,7 @@ import type { Anatomy as AnatomyAnswer, Flame, FlameMoment, Ledger, Oom, Rank, R
 import { DeviceChoice } from '../parts/DeviceChoice';
 import { Link, Waiting } from '../parts/parts';
 import { pinName, pinsOf, type Pins } from '../parts/pins';
-import { go, question, type JobAddress } from '../route';
+import { go, moved, question, step, type FlameKept, type FlameMove, type JobAddress } from '../route';
 import { count } from '../words/numbers';
 import { addressIn, chosen, isSame, keyOf, labelOf, missing, selectionOf } from '../words/devices';
 import { span } from '../words/grown';
@@ -61,7 +61,7 @@ function momentOf(of: FlameMoment): string {
 }
 
 /** See the module. */
-export function Moment({ job, at, from, finding }: { job: JobAddress; at: string; from: string | null; finding: string | null }): JSX.Element {
+export function Moment({ job, at, from, finding, kept }: { job: JobAddress; at: string; from: string | null; finding: string | null; kept: FlameKept }): JSX.Element {
   const report = useAsked<Report>(question(job, 'query'));
   const ranks = report.answer?.ranks ?? [];
   const rank = report.answer === null ? null : chosen(report.answer, job);
@@ -79,16 +79,20 @@ export function Moment({ job, at, from, finding }: { job: JobAddress; at: string
   const isPeak = at === 'peak' && from === null;
   const anatomy = useAsked<AnatomyAnswer>(asks && isPeak ? question(job, 'anatomy', more) : null);
   const epochs = (rank?.epoch_ends ?? []).map((end) => end.epoch).slice(-LISTED);
+  const here_at = { view: 'moment' as const, job: here, at, from, ...(finding === null ? {} : { finding }) };
   const show = (to: { at?: string; from?: string | null; device?: Rank }): void => {
-    go(
-      {
-        view: 'moment',
-        job: to.device === undefined ? here : addressIn(job, to.device, ranks),
-        at: to.at ?? at,
-        from: to.from === undefined ? from : to.from,
-      },
-      true,
-    );
+    step({
+      view: 'moment',
+      job: to.device === undefined ? here : addressIn(job, to.device, ranks),
+      at: to.at ?? at,
+      from: to.from === undefined ? from : to.from,
+      flame: kept,
+    });
+  };
+  const move = (by: FlameMove, quietly = false): void => {
+    const to = { ...here_at, flame: moved(kept, by) };
+    if (quietly) go(to, true);
+    else step(to);
   };
   const pins = pinsOf(job);
   const compared = rank === null ? null : span(rank, report.answer?.findings[0]?.first_seen.epoch ?? null);
@@ -118,35 +122,45 @@ export function Moment({ job, at, from, finding }: { job: JobAddress; at: string
           )}
         </div>
       )}
-      <section aria-labelledby="flame">
-        <h2 id="flame">{from === null ? 'Live memory by call' : 'What changed, by call'}</h2>
-        {flame.answer === null ? (
-          <Waiting trouble={trouble ?? flame.trouble} what="the flame graph" />
-        ) : (
-          <>
-            <p class="faint">
-              {flame.answer.from === null
-                ? momentOf(flame.answer.at)
-                : `From ${momentOf(flame.answer.from)} to ${momentOf(flame.answer.at)}`}
-            </p>
-            <FlameGraph key={`${rank === null ? '' : keyOf(rank)} ${at} ${from ?? ''}`} flame={flame.answer} title={what} finding={from === null ? null : about} />
-          </>
-        )}
-      </section>
+      <div class="beside">
+        <section aria-labelledby="flame">
+          <h2 id="flame">{from === null ? 'Live memory by call' : 'What changed, by call'}</h2>
+          {flame.answer === null ? (
+            <Waiting trouble={trouble ?? flame.trouble} what="the flame graph" />
+          ) : (
+            <>
+              <p class="faint">
+                {flame.answer.from === null
+                  ? momentOf(flame.answer.at)
+                  : `From ${momentOf(flame.answer.from)} to ${momentOf(flame.answer.at)}`}
+              </p>
+              <FlameGraph
+                key={`${rank === null ? '' : keyOf(rank)} ${at} ${from ?? ''}`}
+                flame={flame.answer}
+                anatomy={isPeak && anatomy.answer?.modules.some((one) => one.module !== null) ? anatomy.answer : null}
+                title={what}
+                finding={from === null ? null : about}
+                kept={kept}
+                move={move}
+              />
+            </>
+          )}
+        </section>
+        <section aria-labelledby="sites">
+          <h2 id="sites">Sites</h2>
+          {sites.answer === null || (from !== null && before.answer === null) ? (
+            <Waiting trouble={trouble ?? sites.trouble ?? before.trouble} what="the sites" />
+          ) : (
+            <SiteTable late={sites.answer.ranks[0] ?? null} early={before.answer?.ranks[0] ?? null} compares={from !== null} kept={kept} move={move} />
+          )}
+        </section>
+      </div>
       {isPeak && (
         <section aria-labelledby="anatomy">
           <h2 id="anatomy">The peak by class, module and site</h2>
           {anatomy.answer === null ? <Waiting trouble={trouble ?? anatomy.trouble} what="the peak's anatomy" /> : <Anatomy of={anatomy.answer} />}
         </section>
       )}
-      <section aria-labelledby="sites">
-        <h2 id="sites">Sites</h2>
-        {sites.answer === null || (from !== null && before.answer === null) ? (
-          <Waiting trouble={trouble ?? sites.trouble ?? before.trouble} what="the sites" />
-        ) : (
-          <SiteTable late={sites.answer.ranks[0] ?? null} early={before.answer?.ranks[0] ?? null} compares={from !== null} />
-        )}
-      </section>
       <section aria-labelledby="ledger">
         <h2 id="ledger">The device's memory</h2>
         {ledger.answer === null ? (

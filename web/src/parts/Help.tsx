@@ -22,7 +22,17 @@ const KEYS: [where: string, keys: [key: string, does: string][]][] = [
     ],
   ],
   ['Ranks as a heat map', [['Arrows', 'from cell to cell'], ['Page up, page down', 'by fifty ranks'], ['Enter', 'the rank over time']]],
-  ['A flame graph', [['Arrows', 'from call to call'], ['Enter', 'zoom to a call'], ['Escape', 'back out']]],
+  [
+    'A flame graph',
+    [
+      ['Arrows', 'from call to call'],
+      ['Enter', 'zoom to a call, or unfold library calls'],
+      ['I, S', 'callees first; the callers and callees of the function'],
+      ['U', 'unfold or fold all library calls'],
+      ['C', 'copy the stack'],
+      ['Escape', 'back out'],
+    ],
+  ],
   ['Blocks', [['Arrows', 'from block to block'], ['+ − 0', 'closer, further, the whole'], [', .', 'an event back, or forth'], ['< >', 'a hundred events'], ['Escape', 'let a block go']]],
 ];
 

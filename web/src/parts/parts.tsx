@@ -59,11 +59,24 @@ export function Waiting({ trouble, what }: { trouble: string | null; what: strin
   );
 }
 
+/** The head of a column: `sort` sorts by it, `sorted` says how the rows are sorted now. */
+export interface HeadCell {
+  text: string;
+  number?: boolean;
+  title?: string;
+  sort?: () => void;
+  sorted?: 'ascending' | 'descending' | undefined;
+}
+
+const SIGN = { ascending: ' ▲', descending: ' ▼' };
+
 /** A table that scrolls by itself where the screen is narrow. */
 export function Table(of: {
   caption: string;
   class?: string;
-  heads: { text: string; number?: boolean }[];
+  heads: HeadCell[];
+  /** Whether the children are bodies of the table, and not its rows. */
+  bodies?: boolean;
   children: ComponentChildren;
 }): JSX.Element {
   return (
@@ -73,13 +86,18 @@ export function Table(of: {
         <thead>
           <tr>
             {of.heads.map((head) => (
-              <th key={head.text} scope="col" class={head.number ? 'number' : undefined}>
-                {head.text}
+              <th key={head.text} scope="col" class={head.number ? 'number' : undefined} title={head.title} aria-sort={head.sort === undefined ? undefined : (head.sorted ?? 'none')}>
+                {head.sort === undefined ? head.text : (
+                  <button type="button" class="sort" onClick={head.sort}>
+                    {head.text}
+                    <span aria-hidden="true">{head.sorted === undefined ? '' : SIGN[head.sorted]}</span>
+                  </button>
+                )}
               </th>
             ))}
           </tr>
         </thead>
-        <tbody>{of.children}</tbody>
+        {of.bodies ? of.children : <tbody>{of.children}</tbody>}
       </table>
     </div>
   );
