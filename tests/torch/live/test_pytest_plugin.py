@@ -331,17 +331,21 @@ def test_the_table_is_printed_once_and_has_peaks_and_what_was_retained(ran: Ran)
 
 
 TWO = """
+import sys
 import pytest
 import torch
 
 @pytest.mark.limit_gpu_memory("2 MiB")
 def test_two(gpu_memory):
+    loaded = "torch._inductor" in sys.modules
     first = torch.empty(2 << 20, dtype=torch.uint8, device="cuda:0")
     second = torch.empty(1 << 20, dtype=torch.uint8, device="cuda:1")
     assert gpu_memory.peak_bytes == 3 << 20 and gpu_memory.device_peaks == {0: 2 << 20, 1: 1 << 20}
     del first, second
     third = torch.empty(2 << 20, dtype=torch.uint8, device="cuda:1")
     assert gpu_memory.peak_bytes == 3 << 20 and gpu_memory.device_peaks == {0: 2 << 20, 1: 2 << 20}
+    # Reading imports nothing, and leaves the import to the program.
+    assert not loaded and "torch._inductor" not in sys.modules and torch._inductor
 """
 
 
