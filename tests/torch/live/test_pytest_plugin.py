@@ -164,11 +164,13 @@ def test_a_cache_that_the_warm_up_fills():
 @pytest.mark.limit_gpu_memory("256 MiB")
 def test_training():
     model = torch.nn.Linear(64, 64).cuda()
-    optimizer = torch.optim.Adam(model.parameters())
+    moments = [torch.zeros_like(parameter) for parameter in model.parameters()]
     for _ in range(3):
-        optimizer.zero_grad()
+        model.zero_grad()
         model(torch.randn(8, 64, device="cuda")).sum().backward()
-        optimizer.step()
+        with torch.no_grad():
+            for parameter, moment in zip(model.parameters(), moments):
+                parameter -= moment.mul_(0.9).add_(parameter.grad)
 
 # -- torch's own figures
 
@@ -345,7 +347,7 @@ def test_two(gpu_memory):
     third = torch.empty(2 << 20, dtype=torch.uint8, device="cuda:1")
     assert gpu_memory.peak_bytes == 3 << 20 and gpu_memory.device_peaks == {0: 2 << 20, 1: 2 << 20}
     # Reading imports nothing, and leaves the import to the program.
-    assert not loaded and "torch._inductor" not in sys.modules and torch._inductor
+    assert not loaded and "torch._inductor" not in sys.modules and "_inductor" in torch._lazy_modules
 """
 
 

@@ -37,7 +37,7 @@ ON_ALREADY = "the program records PyTorch's memory history itself"
 def _without_inductor(torch: Any) -> Iterator[None]:
     """Keeps a snapshot from importing `torch._inductor`, which takes seconds and would be seen by the tests.
 
-    To explain frames of compiled code, a snapshot reads the attribute `torch._inductor`, which imports the module. Where
+    To explain frames of compiled code, a snapshot reads the attribute `torch._inductor`, which imports the module. If
     nothing has imported it, there are no such frames.
     """
     lazy = getattr(torch, "_lazy_modules", None)
