@@ -9,10 +9,12 @@ Refuses: allocators without events, torch without CUDA.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import os
 import sys
+from collections.abc import Iterator
 from typing import Any, Optional
 
 from memctl_agent import _torch
@@ -29,6 +31,24 @@ _SWITCHES = ("_cuda_record_memory_history", "_cuda_record_memory_history_legacy"
 IMPORTED = "the test imported torch itself"
 TAKEN = "the test records PyTorch's memory history itself"
 ON_ALREADY = "the program records PyTorch's memory history itself"
+
+
+@contextlib.contextmanager
+def _without_inductor(torch: Any) -> Iterator[None]:
+    """Keeps a snapshot from importing `torch._inductor`, which takes seconds and would be seen by the tests.
+
+    To explain frames of compiled code, a snapshot reads the attribute `torch._inductor`, which imports the module. If
+    nothing has imported it, there are no such frames.
+    """
+    lazy = getattr(torch, "_lazy_modules", None)
+    if not isinstance(lazy, set) or "_inductor" not in lazy or "torch._inductor" in sys.modules:
+        yield
+        return
+    lazy.discard("_inductor")
+    try:
+        yield
+    finally:
+        lazy.add("_inductor")
 
 
 class History:
@@ -150,7 +170,8 @@ class History:
         if not self.is_on:
             return None
         try:
-            found = self._torch.cuda.memory._snapshot()
+            with _without_inductor(self._torch):
+                found = self._torch.cuda.memory._snapshot()
         except Exception as error:
             self.reason = f"PyTorch's memory history cannot be read ({type(error).__name__}: {error})"
             return None

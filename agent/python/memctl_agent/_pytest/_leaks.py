@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import gc
 import sys
+import time
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +23,8 @@ HOLDERS_MAX = 3
 BUDGET_MS = 20_000.0
 # How often cycles are collected: a finalizer may make the next ones unreachable.
 COLLECTIONS_MAX = 3
+# How long autograd's threads get for releasing what they just used, in seconds.
+MOMENT_S = 0.01
 
 Blocks = dict[Key, tuple[int, int, Site]]
 
@@ -52,20 +55,22 @@ def growth(before: Blocks, after: Blocks, own: set[Key]) -> Growth:
 
 
 def settled(read: Any, before: Blocks, limit: int) -> Any:
-    """The growth since `before`. If it exceeds the limit, unreachable cycles are collected first.
+    """The growth since `before`. If it exceeds the limit, unreachable cycles are collected first, and autograd's
+    threads get a moment to release what they just used.
 
     `read` returns the blocks now and the addresses of those that were allocated since `before`; None if that cannot be
     read.
     """
     found = None
     for turn in range(COLLECTIONS_MAX + 1):
-        if turn and not gc.collect():
-            break
+        collected = gc.collect() if turn else 1
+        if turn:
+            time.sleep(MOMENT_S)
         now = read()
         if now is None:
             return None
         found = growth(before, *now)
-        if found.bytes_ <= limit:
+        if found.bytes_ <= limit or not collected:
             break
     return found
 

@@ -80,10 +80,17 @@ class Measurer:
         if _kept(item):
             test.row["has_failed"] = True
         elif limits.are_any and used is not None:
-            texts = [*self._over(test, used), *self._leaked(test, before)]
+            texts = self._exceeded(test, used, before)
             if texts:
                 pytest.fail("\n".join(texts), pytrace=False)
         return result
+
+    def _exceeded(self, test: Measured, used: _trace.Usage, before: _leaks.Blocks) -> list[str]:
+        try:
+            return [*self._over(test, used), *self._leaked(test, before)]
+        except Exception as fault:
+            test.row["reason"] = _own_fault(fault)
+            return []
 
     def _warmed_up(self, test: Measured) -> _leaks.Blocks:
         """Runs the test's body before it is measured, and returns the blocks that are there then."""
@@ -97,12 +104,23 @@ class Measurer:
                 raise _kept(test.item)[0].value
         # Garbage of former runs would hide growth if it were collected during the run that is compared.
         gc.collect()
-        found = self.history.read()
-        self.history.restart()
-        return {} if found is None else _trace.blocks_of(found["segments"])
+        try:
+            found = self.history.read()
+            blocks = {} if found is None else _trace.blocks_of(found["segments"])
+            self.history.restart()
+        except Exception as fault:
+            self.history.reason, blocks = _own_fault(fault), {}
+        return blocks
 
     def _used(self, test: Measured) -> Optional[_trace.Usage]:
         """Writes a test's usage into its row. None if it cannot be measured."""
+        try:
+            return self._read_usage(test)
+        except Exception as fault:
+            test.row["reason"] = _own_fault(fault)
+            return None
+
+    def _read_usage(self, test: Measured) -> Optional[_trace.Usage]:
         found = self.history.read()
         test.row["reason"] = self.history.why_nothing()
         if found is None and test.row["reason"]:
@@ -178,6 +196,8 @@ class Measurer:
                 left = _trace.usage(found["device_traces"], until=test.until)
                 test.row["retained"] = left.allocated
                 test.row["retained_lines"] = self._texts(_trace.lines_of(left.live.values()))
+        except Exception as fault:
+            test.row["reason"] = _own_fault(fault)
         finally:
             self.history.end()
             self._rows.rows.append(test.row)
@@ -206,6 +226,11 @@ def _limits_or_failure(item: Any) -> Limits:
     except pytest.UsageError as error:
         text = str(error)
     raise pytest.fail.Exception(text, pytrace=False)
+
+
+def _own_fault(fault: Exception) -> str:
+    """The reason if memctl fails. The test does not."""
+    return f"a fault of memctl ({type(fault).__name__}: {fault})"
 
 
 def _kept(item: Any) -> list[Any]:

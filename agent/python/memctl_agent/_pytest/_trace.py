@@ -68,7 +68,8 @@ def label(site: Site, root: str) -> str:
     file, line, name = site
     if root and file.startswith(root + os.sep):
         file = file[len(root) + 1 :]
-    return f"{file}:{line} in {name}"
+    # (A file's name may have bytes that are not UTF-8, which could not be printed or sent.)
+    return f"{file}:{line} in {name}".encode("utf-8", "replace").decode("utf-8")
 
 
 @dataclass
