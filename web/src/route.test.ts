@@ -19,6 +19,9 @@ test.each<Exclude<Route, { view: 'nowhere' }>>([
   { view: 'settings', job, limit: '40GiB' },
   { view: 'settings', job, limit: '' },
   { view: 'settings', job, limit: '40GiB', size: '8' },
+  { view: 'step', job, step: 12, at: null, event: null, first: null, by: 'site', axis: 'time', from: 100, to: 2_000 },
+  { view: 'step', job, step: null, at: 'peak', event: null, first: null, by: 'class', axis: 'events', from: null, to: null },
+  { view: 'step', job, step: null, at: null, event: 77, first: 80, by: 'class', axis: 'events', from: null, to: null },
   { view: 'alerts', tenant: 'lab-a' },
 ])('an address is read as it was written: %o', (route) => {
   const [path = '', query = ''] = addressOf(route).split('?');

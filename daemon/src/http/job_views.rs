@@ -1,5 +1,6 @@
 //! Views of one job as JSON: the command line's `-o json` output, and data that only the page uses (flame graphs, heat
-//! maps, sparklines, blocks, classes, the anatomy of a peak). `/api/v1/jobs/JOB/VIEW` and `Page.Ask` return them.
+//! maps, sparklines, blocks, the memory within a step, classes, the anatomy of a peak). `/api/v1/jobs/JOB/VIEW` and
+//! `Page.Ask` return them.
 //!
 //! Guarantees: an answer comes from the same functions as over gRPC, for the same caller. A replay is of the requested
 //! process and has the requested limit. Without one, it has the limit that the first failed request of the process
@@ -30,7 +31,7 @@ use super::params::{Moment, Params};
 use crate::access::Caller;
 use crate::query::{
     AnatomyQuestion, At, BlocksQuestion, ClassesQuestion, CourseQuestion, LedgerQuestion, QueryService, Question,
-    Sizes, StepEndQuestion, Wanted, WhichStep,
+    Sizes, StepAt, StepEndQuestion, StepMemoryQuestion, Wanted, WhichStep,
 };
 
 /// The default number of points of a timeline.
@@ -39,7 +40,7 @@ const POINTS: u32 = 500;
 const SPARKLINE: u32 = 60;
 
 /// The names of all views: the values of `{view}` in `/api/v1/jobs/{job}/{view}`.
-pub const VIEWS: [&str; 14] = [
+pub const VIEWS: [&str; 15] = [
     "query",
     "diagnose",
     "heat",
@@ -50,6 +51,7 @@ pub const VIEWS: [&str; 14] = [
     "oom",
     "flame",
     "blocks",
+    "step",
     "classes",
     "anatomy",
     "what-if",
@@ -95,6 +97,7 @@ impl JobViews<'_> {
             "ledger" => &["at", "blocks"],
             "flame" => &["at", "from"],
             "blocks" => &["at", "event"],
+            "step" => &["step", "at", "event", "first", "last"],
             "what-if" => &["limit"],
             "fit" => &["size", "limit"],
             _ => &[],
@@ -114,6 +117,7 @@ impl JobViews<'_> {
             "oom" => text(&self.oom(true).await?),
             "flame" => text(&self.flame().await?),
             "blocks" => text(&self.ask(self.blocks().await?).await?),
+            "step" => text(&self.ask(self.step_memory().await?).await?),
             "classes" => text(&self.ask(ClassesQuestion(self.selection.clone())).await?),
             "anatomy" => text(&self.ask(AnatomyQuestion(self.whole()?)).await?),
             "what-if" => text(&self.ask(self.what_if().await?).await?),
@@ -231,6 +235,20 @@ impl JobViews<'_> {
             (Some(_), Some(_)) => return Err("a moment is given by at=… or by event=N".to_owned().into()),
         };
         Ok(BlocksQuestion { selection: self.selection.clone(), at })
+    }
+
+    /// The memory within a step: by its number, by a moment (the default is the peak), or a range of events.
+    async fn step_memory(&self) -> Result<StepMemoryQuestion, Trouble> {
+        let part = (self.params.large("first")?, self.params.large("last")?);
+        let moment = self.params.moment("at")?;
+        let at = match (self.params.large("step")?, self.params.large("event")?, moment) {
+            (Some(step), None, None) => StepAt::Step(step),
+            (None, Some(event), None) => StepAt::Moment(At::Event(event)),
+            (None, None, None) if part.0.is_some() => StepAt::Events,
+            (None, None, moment) => StepAt::Moment(self.at(moment).await?),
+            _ => return Err("a step is given by step=N, by at=… or by event=N".to_owned().into()),
+        };
+        Ok(StepMemoryQuestion { selection: self.whole()?, at, part })
     }
 
     /// The request of `memctl what-if` for one process.

@@ -23,6 +23,18 @@ const KEYS: [where: string, keys: [key: string, does: string][]][] = [
   ],
   ['Ranks as a heat map', [['Arrows', 'from cell to cell'], ['Page up, page down', 'by fifty ranks'], ['Enter', 'the rank over time']]],
   ['A flame graph', [['Arrows', 'from call to call'], ['Enter', 'zoom to a call'], ['Escape', 'back out']]],
+  [
+    'Memory within a step',
+    [
+      ['← →', 'from block to block, in the order of allocation'],
+      ['↑ ↓', 'from block to block within a moment'],
+      ['+ − 0', 'closer, further, the whole'],
+      [', .', 'pan'],
+      ['P', 'the peak'],
+      ['< >', 'the previous or the next step'],
+      ['Escape', 'let a block go'],
+    ],
+  ],
   ['Blocks', [['Arrows', 'from block to block'], ['+ − 0', 'closer, further, the whole'], [', .', 'an event back, or forth'], ['< >', 'a hundred events'], ['Escape', 'let a block go']]],
 ];
 

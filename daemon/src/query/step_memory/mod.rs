@@ -1,0 +1,358 @@
+//! Finds the blocks of one step of a device, and how they stack up to its allocated memory.
+//!
+//! Guarantees: one replay from the keyframe before the step. At the event of every point, the blocks and the rest add
+//! up to the allocated bytes of the replay. At most [`EVENTS_MAX`] events are replayed after the step's begin, and at
+//! most [`BLOCKS_MAX`] blocks and [`POINTS_MAX`] points are returned. A longer step is returned in parts.
+//! Refuses: more than one device at a time.
+//!
+//! - `spans`: the steps as spans of time, from marks.
+
+mod spans;
+
+use std::collections::HashMap;
+
+use memctl_analysis::classes::Class;
+use memctl_analysis::lifetimes::{BlockLife, Lives, OPEN};
+use memctl_analysis::step_blocks::{Level, Stacked, stacked};
+use memctl_analysis::{Birth, BlockMap};
+use memctl_answers::blocks::{Failure, StackTold, Stacks};
+use memctl_answers::format::time::Time;
+use memctl_answers::step_memory::{StepBlocks, StepLevel, StepMemory, StepPhase, StepPoints, StepSpan};
+use memctl_answers::{Frame, SCHEMA};
+use memctl_model::{Action, DeviceIndex, Event, KeyframeReason, StackId};
+use memctl_proto::{StackDictionary, v1};
+
+use self::spans::{PhaseSpan, Which};
+use super::answer;
+use super::moment::At;
+use super::one_device::{OneDevice, end_of};
+use crate::event_analysis::classed::{Classed, Until};
+use crate::job_data::error::ReadError;
+use crate::job_data::job::find;
+use crate::job_data::mark_cursor::MarkCursor;
+use crate::job_data::replay::Go;
+use crate::job_data::stacks::dictionary;
+use crate::store::{ChunkRow, Store};
+use crate::streams::Streams;
+
+/// The most events of an answer. The classes of blocks are known for as many events.
+const EVENTS_MAX: u64 = 1 << 18;
+/// The most blocks that are returned each for itself.
+const BLOCKS_MAX: usize = 2_000;
+/// The most points; each takes about fifty bytes as JSON.
+const POINTS_MAX: usize = 1 << 14;
+/// The most frames of all stacks together.
+const STACK_FRAMES_MAX: usize = 100_000;
+/// The most phases; a step has some of each.
+const PHASES_MAX: usize = 256;
+
+/// A step, or a range of events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StepAt {
+    /// A step by its number.
+    Step(u64),
+    /// The step at a moment, or the last one before it.
+    Moment(At),
+    /// All events of the range, without a step.
+    Events,
+}
+
+/// The memory within a step of one device.
+pub struct StepMemoryQuestion {
+    /// One process.
+    pub selection: v1::Selection,
+    /// The step.
+    pub at: StepAt,
+    /// The part of it, as numbers of events.
+    pub part: (Option<u64>, Option<u64>),
+}
+
+/// Answers the request.
+pub(super) async fn step_memory(
+    store: &dyn Store,
+    streams: &Streams,
+    StepMemoryQuestion { selection, at, part }: StepMemoryQuestion,
+) -> Result<StepMemory, ReadError> {
+    let found = find(store, &selection).await?;
+    let device = OneDevice::of(store, &found, "the memory within a step is").await?;
+    let place = place(&device, at, part, &found).await?;
+    let (first, last) = place.shown(part);
+    let Replayed { lives, levels, frees, exact } = replayed(&device, (first, last)).await?;
+    let stacked = stacked(&lives.blocks, first, &levels, BLOCKS_MAX, POINTS_MAX);
+    let stacks = dictionary(store, device.session.key).await?;
+    let index = device.row.info.index;
+    let moment = (last, Until::Later);
+    let known = Classed::around(store, device.session, index.0, &device.chunks, moment, &stacks).await?;
+    let told = Told::new(&stacked, &lives, (first, last), &frees, &known, &stacks);
+    let first_ns = levels.first().map_or(0, |level| level.time_ns);
+    Ok(StepMemory {
+        schema: SCHEMA,
+        job: answer::found_job(&found, streams),
+        completeness: found.completeness(streams, store).into(),
+        rank: device.session.info.rank,
+        process: found.process_name(device.session),
+        device: u32::from(index.0),
+        exact: exact && stacked.consistent,
+        of: place.of,
+        previous: place.previous,
+        next: place.next,
+        first_event: first,
+        last_event: last,
+        first_at: Time(first_ns),
+        start: level(first, levels.first()),
+        peak: stacked.peak.map_or(level(first, None), |peak| level(peak.event, Some(&peak.level))),
+        end: level(last, levels.last()),
+        events_per_point: stacked.run,
+        points: points(&stacked, first_ns),
+        rest_blocks: stacked.rest_blocks,
+        blocks: told.columns,
+        phases: phases(&place.phases, (first, last), &levels),
+        failures: failures(&lives),
+        classes: Class::ALL.iter().map(|class| class.name()).collect(),
+        frames: told.stacks.frames,
+        stacks: told.stacks.stacks,
+        sites: told.stacks.sites,
+        owners: told.stacks.owners,
+    })
+}
+
+/// A step among the events.
+struct Place {
+    of: StepSpan,
+    previous: Option<memctl_answers::step_memory::StepName>,
+    next: Option<memctl_answers::step_memory::StepName>,
+    phases: Vec<PhaseSpan>,
+}
+
+impl Place {
+    /// The shown part of it.
+    fn shown(&self, (from, to): (Option<u64>, Option<u64>)) -> (u64, u64) {
+        let StepSpan { first_event, last_event, .. } = self.of;
+        let first = from.unwrap_or(first_event).clamp(first_event, last_event);
+        let last = to.unwrap_or(last_event).clamp(first, last_event);
+        (first, last.min(first.saturating_add(EVENTS_MAX)))
+    }
+}
+
+async fn place(
+    of: &OneDevice<'_>,
+    at: StepAt,
+    part: (Option<u64>, Option<u64>),
+    found: &crate::job_data::job::Found,
+) -> Result<Place, ReadError> {
+    let which = match at {
+        StepAt::Step(step) => Which::Step(step),
+        StepAt::Moment(At::Time(time_ns)) => Which::At(time_ns),
+        StepAt::Moment(moment) => Which::At(time_of(of, of.event_of(moment, found).await?).await?),
+        StepAt::Events => return Ok(events(of, part)),
+    };
+    let Some(found) = spans::find(of, which).await? else {
+        return match at {
+            StepAt::Step(step) => {
+                let rank = of.session.info.rank;
+                Err(ReadError::Invalid(format!("no marks of step {step} of rank {rank} are stored")))
+            }
+            // Without any step, what is stored is shown in parts.
+            _ => Ok(events(of, part)),
+        };
+    };
+    let (stored_from, stored_to) = of.stored();
+    // A begin is before the events of its own time, and an end is behind them.
+    let first = of.event_at(found.span.begin_ns.saturating_sub(1)).await?.max(stored_from);
+    let end_ns = found.span.end_ns.or(found.next.map(|next| next.begin_ns.saturating_sub(1)));
+    let last = match end_ns {
+        Some(end_ns) => of.event_at(end_ns).await?,
+        None => stored_to,
+    };
+    let of = StepSpan {
+        kind: found.span.kind,
+        epoch: found.span.name.epoch,
+        step: found.span.name.step,
+        ended: found.span.end_ns.is_some(),
+        first_event: first,
+        last_event: last.max(first),
+    };
+    Ok(Place { of, previous: found.previous, next: found.next.map(|next| next.name), phases: found.phases })
+}
+
+/// A range of the stored events.
+fn events(of: &OneDevice<'_>, (from, to): (Option<u64>, Option<u64>)) -> Place {
+    let (stored_from, stored_to) = of.stored();
+    let first = from.unwrap_or(stored_from).clamp(stored_from, stored_to);
+    let last = to.unwrap_or(stored_to).clamp(first, stored_to);
+    let near = of.chunks.iter().rfind(|chunk| chunk.index.first_event <= first);
+    let (epoch, step) = near.map_or((0, 0), |chunk| (chunk.index.last_epoch, chunk.index.last_step));
+    let of = StepSpan { kind: "events", epoch, step, ended: true, first_event: first, last_event: last };
+    Place { of, previous: None, next: None, phases: Vec::new() }
+}
+
+/// The time of the last of so many events.
+async fn time_of(of: &OneDevice<'_>, event: u64) -> Result<u64, ReadError> {
+    let Some(chunk) = of.chunks.iter().rfind(|chunk| chunk.index.first_event < event) else {
+        return Ok(of.chunks.first().map_or(0, |chunk| chunk.index.first_ns));
+    };
+    let mut time_ns = chunk.index.first_ns;
+    let mut replay = of.replay(chunk.index.first_event).await?;
+    replay
+        .run(event.min(end_of(chunk)), |_, event, _| {
+            time_ns = event.time_ns;
+            Go::On
+        })
+        .await?;
+    Ok(time_ns)
+}
+
+/// The data that a replay of the step collects.
+struct Replayed {
+    lives: Lives,
+    /// After the first event and after each later one.
+    levels: Vec<Level>,
+    /// The stacks of frees, by the number of their event.
+    frees: HashMap<u64, StackId>,
+    exact: bool,
+}
+
+async fn replayed(of: &OneDevice<'_>, (first, last): (u64, u64)) -> Result<Replayed, ReadError> {
+    let mut replay = of.replay(first).await?;
+    let from = replay.at_event();
+    let near = |chunk: &&ChunkRow| end_of(chunk) > from && chunk.index.first_event < last.max(first + 1);
+    let times_ns = of
+        .chunks
+        .iter()
+        .filter(near)
+        .fold((u64::MAX, 0), |(from, to), chunk| (chunk.index.first_ns.min(from), chunk.index.last_ns.max(to)));
+    let mut cursor = MarkCursor::between(of.store, of.session.key, times_ns).await?;
+    replay = replay.with_cursor(cursor.clone());
+    let mut time_ns = of.chunks.iter().rfind(|chunk| chunk.index.first_event <= first).map_or(0, |c| c.index.first_ns);
+    replay
+        .run(first, |_, event, _| {
+            time_ns = event.time_ns;
+            Go::On
+        })
+        .await?;
+    let state = replay.map().keyframe(DeviceIndex(of.row.info.index.0), first, time_ns, KeyframeReason::Periodic);
+    let (mut lives, mut levels) = (Lives::new(&state), vec![level_of(time_ns, replay.map())]);
+    let mut frees = HashMap::new();
+    // Events before the first mark of an epoch belong to the epoch that ends next.
+    let mut ends: Vec<(u64, u32, u64)> = of.ends().map(|end| (end.at_event, end.epoch, end.step)).collect();
+    ends.sort_unstable();
+    replay
+        .run(last, |number, event, map| {
+            let next = ends.partition_point(|(at, ..)| *at < number);
+            let end = ends.get(next).or(ends.last());
+            let mut birth = end.map_or_else(Birth::default, |&(_, epoch, step)| Birth { epoch, step, phase: None });
+            cursor.refine(event, &mut birth);
+            lives.event(number, event, map.block_bytes(event.addr), birth);
+            levels.push(level_of(event.time_ns, map));
+            if is_free(event) && event.stack.is_some() {
+                frees.insert(number, event.stack);
+            }
+            Go::On
+        })
+        .await?;
+    let exact = of.chunks.iter().rfind(|chunk| chunk.index.first_event <= last);
+    let exact = exact.is_none_or(|chunk| chunk.levels.exact) && !replay.jumped();
+    Ok(Replayed { lives, levels, frees, exact })
+}
+
+fn is_free(event: &Event) -> bool {
+    matches!(event.action, Action::FreeRequested | Action::FreeCompleted)
+}
+
+fn level_of(time_ns: u64, map: &BlockMap) -> Level {
+    let levels = map.levels();
+    Level { time_ns, allocated_bytes: levels.allocated_bytes, reserved_bytes: levels.reserved_bytes }
+}
+
+fn level(event: u64, of: Option<&Level>) -> StepLevel {
+    let Level { allocated_bytes, reserved_bytes, .. } = of.copied().unwrap_or_default();
+    StepLevel { event, allocated_bytes, reserved_bytes }
+}
+
+fn points(of: &Stacked, first_ns: u64) -> StepPoints {
+    let mut points = StepPoints::default();
+    for point in &of.points {
+        points.event.push(point.event);
+        points.elapsed_ns.push(point.level.time_ns.saturating_sub(first_ns));
+        points.allocated_bytes.push(point.level.allocated_bytes);
+        points.reserved_bytes.push(point.level.reserved_bytes);
+        points.rest_bytes.push(point.rest_bytes);
+    }
+    points
+}
+
+/// Phases of the shown part, as numbers of events.
+fn phases(of: &[PhaseSpan], (first, last): (u64, u64), levels: &[Level]) -> Vec<StepPhase> {
+    // (The first level is that before the first event.)
+    let times = levels.get(1..).unwrap_or_default();
+    let behind =
+        |is_before: &dyn Fn(u64) -> bool| first + times.partition_point(|level| is_before(level.time_ns)) as u64;
+    let told = |phase: &PhaseSpan| StepPhase {
+        phase: phase.phase.name(),
+        first_event: behind(&|time_ns| time_ns < phase.times_ns.0),
+        last_event: behind(&|time_ns| time_ns <= phase.times_ns.1).min(last),
+    };
+    of.iter().map(told).filter(|phase| phase.first_event < phase.last_event).take(PHASES_MAX).collect()
+}
+
+fn failures(lives: &Lives) -> Vec<Failure> {
+    let told = |failure: &memctl_analysis::lifetimes::Failure| Failure {
+        event: failure.event,
+        bytes: failure.bytes,
+        stream: format!("{:x}", failure.stream),
+    };
+    lives.failures.iter().map(told).collect()
+}
+
+/// The blocks as columns, with their stacks.
+struct Told {
+    columns: StepBlocks,
+    stacks: Stacks<StackId>,
+}
+
+impl Told {
+    fn new(
+        stacked: &Stacked,
+        lives: &Lives,
+        (first, last): (u64, u64),
+        frees: &HashMap<u64, StackId>,
+        known: &Classed,
+        dictionary: &StackDictionary,
+    ) -> Self {
+        let mut stacks = Stacks::new(STACK_FRAMES_MAX);
+        let mut columns = StepBlocks::default();
+        let mut number = |id: StackId| stacks.number(id, || stack_told(dictionary, id));
+        let until = |block: &BlockLife| block.freed.min(block.to);
+        // The class of a block that lived before the step is looked up at the begin of the step.
+        let class = |block: &BlockLife| known.class_at(block.addr, block.from.max(first)).unwrap_or(Class::Unknown);
+        let mut blocks: Vec<(&BlockLife, Class)> =
+            stacked.blocks.iter().map(|&at| &lives.blocks[at]).map(|block| (block, class(block))).collect();
+        // Blocks that are allocated throughout are at the bottom, in any order: so each class of them is one layer.
+        let throughout = blocks.partition_point(|(block, _)| block.from <= first && until(block) > last);
+        blocks[..throughout].sort_by_key(|(_, class)| *class as u8);
+        for (block, class) in blocks {
+            let BlockLife { bytes, requested_bytes, stack, birth, from, .. } = *block;
+            let until = until(block);
+            columns.bytes.push(bytes);
+            columns.requested_bytes.push(requested_bytes);
+            columns.class.push(class as u8);
+            columns.stack.push(number(stack));
+            columns.free_stack.push(frees.get(&until).map_or(0, |&stack| number(stack)));
+            columns.birth_epoch.push(birth.epoch);
+            columns.birth_step.push(birth.step);
+            columns.from_event.push((from > first).then_some(from));
+            columns.to_event.push((until != OPEN && until <= last).then_some(until));
+        }
+        Self { columns, stacks }
+    }
+}
+
+fn stack_told(dictionary: &StackDictionary, id: StackId) -> StackTold {
+    let of = |frame: &memctl_model::Frame| Frame::from(frame);
+    let stack = dictionary.stack(id);
+    StackTold {
+        frames: stack.calls().iter().map(of).collect(),
+        site: stack.site().map(of),
+        owner: stack.owner().map(str::to_owned),
+    }
+}
