@@ -38,8 +38,10 @@ pub struct StepMemory {
     pub first_event: u64,
     /// And ends behind so many.
     pub last_event: u64,
-    /// The time of the first point.
+    /// The begin of the shown part, and the time of the first point.
     pub first_at: Time,
+    /// Nanoseconds from there to its end.
+    pub duration_ns: u64,
     /// At the begin of the shown part.
     pub start: StepLevel,
     /// When most was allocated.

@@ -28,8 +28,8 @@ struct Block {
     to: Option<u64>,
 }
 
-fn blocks(told: &Value) -> Vec<Block> {
-    let columns = &told["blocks"];
+fn blocks(answer: &Value) -> Vec<Block> {
+    let columns = &answer["blocks"];
     let [bytes, requested] = ["bytes", "requested_bytes"].map(|name| numbers(&columns[name]));
     let block = |at: usize| Block {
         bytes: bytes[at],
@@ -56,14 +56,14 @@ fn drawn(blocks: &[Block], first: u64, last: u64) -> Vec<u64> {
 }
 
 /// The blocks and the rest are the replay's levels, event by event.
-fn sums(told: &Value, truth: &Truth, name: &str) {
-    let [first, last] = ["first_event", "last_event"].map(|field| number(&told[field]));
-    let drawn = drawn(&blocks(told), first, last);
-    let points = &told["points"];
+fn sums(answer: &Value, truth: &Truth, name: &str) {
+    let [first, last] = ["first_event", "last_event"].map(|field| number(&answer[field]));
+    let drawn = drawn(&blocks(answer), first, last);
+    let points = &answer["points"];
     let [events, allocated, reserved, rest] =
         ["event", "allocated_bytes", "reserved_bytes", "rest_bytes"].map(|field| numbers(&points[field]));
     // A point is the highest event of its run; each run of a step is one event.
-    let run = number(&told["events_per_point"]);
+    let run = number(&answer["events_per_point"]);
     assert_eq!(events.len() as u64, (last - first + 1).div_ceil(run), "{name}");
     for (at, &event) in events.iter().enumerate() {
         let level = truth.levels[event as usize];
@@ -75,13 +75,13 @@ fn sums(told: &Value, truth: &Truth, name: &str) {
         assert_eq!(of_run.iter().map(|level| level.allocated).max(), Some(allocated[at]), "{name}: run at {from}");
     }
     let peak = truth.levels[first as usize..=last as usize].iter().map(|level| level.allocated).max();
-    assert_eq!(told["peak"]["allocated_bytes"].as_u64(), peak, "{name}");
+    assert_eq!(answer["peak"]["allocated_bytes"].as_u64(), peak, "{name}");
     assert_eq!(
-        number(&told["peak"]["allocated_bytes"]),
-        truth.levels[number(&told["peak"]["event"]) as usize].allocated
+        number(&answer["peak"]["allocated_bytes"]),
+        truth.levels[number(&answer["peak"]["event"]) as usize].allocated
     );
     for (side, event) in [("start", first), ("end", last)] {
-        assert_eq!(number(&told[side]["allocated_bytes"]), truth.levels[event as usize].allocated, "{name}: {side}");
+        assert_eq!(number(&answer[side]["allocated_bytes"]), truth.levels[event as usize].allocated, "{name}: {side}");
     }
 }
 
@@ -105,9 +105,9 @@ fn frees(events: &[Event]) -> HashMap<u64, u64> {
 }
 
 /// Each block begins with an allocation of its size and ends with the free of the same address.
-fn lives(told: &Value, truth: &Truth, frees: &HashMap<u64, u64>, name: &str) -> usize {
-    let [first, last] = ["first_event", "last_event"].map(|field| number(&told[field]));
-    let all = blocks(told);
+fn lives(answer: &Value, truth: &Truth, frees: &HashMap<u64, u64>, name: &str) -> usize {
+    let [first, last] = ["first_event", "last_event"].map(|field| number(&answer[field]));
+    let all = blocks(answer);
     for block in &all {
         if let Some(to) = block.to {
             let event = truth.events[to as usize - 1];
@@ -123,23 +123,27 @@ fn lives(told: &Value, truth: &Truth, frees: &HashMap<u64, u64>, name: &str) -> 
     // Every allocation of the step is a block or in the rest.
     let begun = truth.events[first as usize..last as usize].iter().filter(|event| event.action == Action::Alloc);
     let drawn = all.iter().filter(|block| block.from.is_some()).count() as u64;
-    assert!(drawn <= begun.clone().count() as u64 && begun.count() as u64 <= drawn + number(&told["rest_blocks"]));
+    assert!(drawn <= begun.clone().count() as u64 && begun.count() as u64 <= drawn + number(&answer["rest_blocks"]));
     all.len()
 }
 
 /// A step lies between its marks: an end is behind the events of its own time, and a begin before them.
-fn bounds(told: &Value, truth: &Truth, name: &str) {
-    let step = number(&told["of"]["step"]);
+fn bounds(answer: &Value, truth: &Truth, name: &str) {
+    let step = number(&answer["of"]["step"]);
     let time_of =
         |is_it: &dyn Fn(&MarkKind) -> bool| truth.marks.iter().find(|mark| is_it(&mark.kind)).map(|mark| mark.time_ns);
     let events = &truth.levels[1..];
     if let Some(begin_ns) = time_of(&|kind| *kind == MarkKind::StepBegin(step)) {
         let before = events.partition_point(|level| level.time_ns < begin_ns) as u64;
-        assert_eq!(number(&told["of"]["first_event"]), before, "{name}: begin");
+        assert_eq!(number(&answer["of"]["first_event"]), before, "{name}: begin");
     }
     if let Some(end_ns) = time_of(&|kind| *kind == MarkKind::StepEnd(step)) {
         let behind = events.partition_point(|level| level.time_ns <= end_ns) as u64;
-        assert_eq!((number(&told["of"]["last_event"]), &told["of"]["ended"]), (behind, &true.into()), "{name}: end");
+        assert_eq!(
+            (number(&answer["of"]["last_event"]), &answer["of"]["ended"]),
+            (behind, &true.into()),
+            "{name}: end"
+        );
     }
 }
 
@@ -161,14 +165,14 @@ async fn blocks_of_every_step_add_up_to_what_is_allocated_at_every_event() {
         for (rank, answers) in answers {
             let truth = truths.iter().find(|truth| truth.rank == rank).unwrap();
             let (frees, mut blocks) = (frees(&truth.events), 0);
-            for told in &answers {
-                let name = format!("{job} rank {rank} {}", told["of"]);
-                assert_eq!(told["exact"], true, "{name}");
-                sums(told, truth, &name);
-                blocks += lives(told, truth, &frees, &name);
-                if told["of"]["kind"] == "step" {
-                    assert_eq!(told["events_per_point"], 1, "{name}");
-                    bounds(told, truth, &name);
+            for answer in &answers {
+                let name = format!("{job} rank {rank} {}", answer["of"]);
+                assert_eq!(answer["exact"], true, "{name}");
+                sums(answer, truth, &name);
+                blocks += lives(answer, truth, &frees, &name);
+                if answer["of"]["kind"] == "step" {
+                    assert_eq!(answer["events_per_point"], 1, "{name}");
+                    bounds(answer, truth, &name);
                 }
             }
             // The last one is the whole recording, in which most blocks are in the rest.
@@ -191,10 +195,10 @@ fn steps_of(port: &Port, job: &str) -> Vec<(u32, Vec<Value>)> {
         let mut all = vec![step(rank, "event=0")];
         assert_eq!(all[0]["previous"], Value::Null);
         while let Some(next) = all.last().unwrap()["next"]["step"].as_u64() {
-            let told = step(rank, &format!("step={next}"));
-            assert_eq!(told["previous"]["step"], all.last().unwrap()["of"]["step"], "{job} step {next}");
-            assert_eq!(told["of"]["step"], next);
-            all.push(told);
+            let answer = step(rank, &format!("step={next}"));
+            assert_eq!(answer["previous"]["step"], all.last().unwrap()["of"]["step"], "{job} step {next}");
+            assert_eq!(answer["of"]["step"], next);
+            all.push(answer);
         }
         all.push(step(rank, "first=0"));
         (rank, all)
@@ -215,9 +219,9 @@ fn a_step_is_found_by_its_number_by_a_moment_and_by_events() {
     assert_eq!(peak["peak"]["allocated_bytes"], ledger["ranks"][0]["allocated_bytes"]);
     assert_eq!(peak["of"]["step"], ledger["ranks"][0]["step"]);
     let number_of = number(&peak["of"]["step"]);
-    let without_job = |mut told: Value| {
-        told["job"] = Value::Null;
-        told
+    let without_job = |mut answer: Value| {
+        answer["job"] = Value::Null;
+        answer
     };
     let event = number(&peak["peak"]["event"]);
     for asked in [format!("&step={number_of}"), format!("&event={event}"), "&at=peak".to_owned()] {

@@ -15,6 +15,7 @@ function made(lives: Life[], levels: number[], run = 1): StepMemory {
     of: { kind: 'step', epoch: 0, step: 3, ended: true, first_event: 10, last_event: 9 + levels.length },
     first_event: 10,
     last_event: 9 + levels.length,
+    duration_ns: 350,
     events_per_point: run,
     points: {
       event,
@@ -41,7 +42,7 @@ describe('shapes', () => {
     expect(wholeOf(of)).toEqual({ from: 0, to: 4 });
     expect([pointAt(of, -1), pointAt(of, 1.5), pointAt(of, 99)]).toEqual([0, 1, 3]);
     const time = shapes(made(LIVES, [5, 8, 10, 7]), 'time');
-    expect([...time.edges]).toEqual([0, 100, 200, 300, 301.5]);
+    expect([...time.edges]).toEqual([0, 100, 200, 300, 350]);
     expect([placeOf(of, 12), placeOf(time, 12)]).toEqual([2, 200]);
   });
 

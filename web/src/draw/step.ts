@@ -26,9 +26,6 @@ export interface Shapes {
   to: Float64Array;
 }
 
-/** The last event has this share of the time axis: nothing says how long its level lasted. */
-const TAIL = 0.005;
-
 /** See the module. */
 export function shapes(of: StepMemory, axis: Axis): Shapes {
   const { event, elapsed_ns } = of.points;
@@ -41,7 +38,7 @@ export function shapes(of: StepMemory, axis: Axis): Shapes {
     let last = 0;
     // (Times of several threads may run backwards.)
     for (let at = 0; at < event.length; at += 1) edges[at] = last = Math.max(elapsed_ns[at] ?? 0, last);
-    edges[event.length] = last + Math.max(last * TAIL, 1);
+    edges[event.length] = Math.max(of.duration_ns, last + 1);
   }
   return {
     of,

@@ -40,6 +40,7 @@ interface Of {
 
 /** A place under the pointer, in shares of the picture. */
 interface Pointed {
+  of: Shapes;
   x: number;
   y: number;
   what: What | null;
@@ -72,7 +73,8 @@ function panned(of: Shapes, view: Range, by: number): Range {
 /** See the module. */
 export function Picture({ of, colours, limit, view, look, chosen, choose, hover, walk }: Of): JSX.Element {
   const plot = useRef<SVGSVGElement>(null);
-  const [pointed, setPointed] = useState<Pointed | null>(null);
+  const [last, setPointed] = useState<Pointed | null>(null);
+  const pointed = last?.of === of ? last : null;
   const [drag, setDrag] = useState<Range | null>(null);
   const { peak } = of.of;
   const { top, showsLimit } = heightOf(peak.allocated_bytes, limit);
@@ -117,7 +119,7 @@ export function Picture({ of, colours, limit, view, look, chosen, choose, hover,
     // The column under the pointer shows the highest moment of its events.
     const point = columns(of, { from: at, to: at + (view.to - view.from) / width }, 1)[0] ?? pointAt(of, at);
     const found = y > HEIGHT || point < 0 ? null : hit(of, of.edges[point] ?? at, top * (1 - y / HEIGHT));
-    return { x, y, what: found === null ? null : found === 'rest' ? { rest: point } : { block: found } };
+    return { of, x, y, what: found === null ? null : found === 'rest' ? { rest: point } : { block: found } };
   };
   const see = (block: number | null): void => {
     choose(block);

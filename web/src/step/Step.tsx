@@ -14,7 +14,7 @@ import { Link, Waiting } from '../parts/parts';
 import { useFollowed, useSettled } from '../parts/settled';
 import { go, question, type Route } from '../route';
 import { bytes, count, duration, exactly, plural } from '../words/numbers';
-import { addressIn, chosen as chosenDevice, isSame, keyOf, labelOf, missing, selectionOf } from '../words/devices';
+import { addressIn, chosen as chosenDevice, isSame, labelOf, missing, selectionOf } from '../words/devices';
 import { BY, meaning, type By } from './colours';
 import { Picture } from './Picture';
 import { Said, type What } from './Said';
@@ -31,10 +31,9 @@ function nameOf({ of }: StepMemory): string {
 
 function levelsSaid(of: StepMemory): string {
   const { start, peak, end } = of;
-  const last = of.points.elapsed_ns.at(-1) ?? 0;
   const kept = end.allocated_bytes - start.allocated_bytes;
   const change = kept === 0 ? 'the same as at the begin' : `${bytes(Math.abs(kept))} ${kept > 0 ? 'more' : 'less'} than at the begin`;
-  return `${plural(of.last_event - of.first_event, 'event')} in ${duration(last / 1e6)}. ${bytes(start.allocated_bytes)} allocated at the begin, ${bytes(peak.allocated_bytes)} at the peak (event ${count(peak.event - of.of.first_event)}), ${bytes(end.allocated_bytes)} at the end: ${change}.`;
+  return `${plural(of.last_event - of.first_event, 'event')} in ${duration(of.duration_ns / 1e6)}. ${bytes(start.allocated_bytes)} allocated at the begin, ${bytes(peak.allocated_bytes)} at the peak (event ${count(peak.event - of.of.first_event)}), ${bytes(end.allocated_bytes)} at the end: ${change}.`;
 }
 
 /** A step that is there. */
@@ -43,14 +42,18 @@ function Shown({ of, at, limit, walk }: { of: StepMemory; at: Address; limit: nu
   const shaped = useMemo(() => shapes(of, at.axis), [of, at.axis]);
   const colours = useMemo(() => meaning(of, at.by, dark), [of, at.by, dark]);
   const all = wholeOf(shaped);
-  const asked = (): Range | null => (at.from === null || at.to === null || at.from >= at.to ? null : { from: Math.max(at.from, all.from), to: Math.min(at.to, all.to) });
+  const asked = (): Range | null => (at.from === null || at.to === null ? null : { from: at.from, to: at.to });
   const [closer, setCloser] = useState(asked);
   const key = [at.from, at.to, at.axis].join();
   const written = useFollowed(key, () => { setCloser(asked()); });
-  const [chosen, setChosen] = useState<number | null>(null);
-  const [hovered, setHovered] = useState<What | null>(null);
-  const isIn = closer !== null && closer.from < closer.to;
-  const view = isIn ? closer : all;
+  // (A block belongs to its answer: the next step has others. The picture stays, and keeps the focus.)
+  const [kept, setKept] = useState<{ of: StepMemory; block: number | null }>({ of, block: null });
+  const [over, setOver] = useState<{ of: StepMemory; what: What | null }>({ of, what: null });
+  const chosen = kept.of === of ? kept.block : null;
+  const hovered = over.of === of ? over.what : null;
+  const within = { from: Math.max(closer?.from ?? all.from, all.from), to: Math.min(closer?.to ?? all.to, all.to) };
+  const isIn = closer !== null && within.from < within.to;
+  const view = isIn ? within : all;
   const look = (to: Range): void => { setCloser(to.from <= all.from && to.to >= all.to ? null : to); };
   const [from, to] = isIn ? [Math.floor(closer.from), Math.ceil(closer.to)] : [null, null];
   useSettled(from === at.from && to === at.to, () => {
@@ -84,7 +87,7 @@ function Shown({ of, at, limit, walk }: { of: StepMemory; at: Address; limit: nu
           ))}
         </ul>
       </figcaption>
-      <Picture of={shaped} colours={colours} limit={limit} view={view} look={look} chosen={chosen} choose={setChosen} hover={setHovered} walk={walk} />
+      <Picture of={shaped} colours={colours} limit={limit} view={view} look={look} chosen={chosen} choose={(block) => { setKept({ of, block }); }} hover={(what) => { setOver({ of, what }); }} walk={walk} />
       <p>{levelsSaid(of)}</p>
       <p class="faint">
         {of.rest_blocks === 0
@@ -164,7 +167,7 @@ export function Step({ at }: { at: Address }): JSX.Element {
       <h1 tabIndex={-1}>{`Memory within a step of ${rank === null ? 'a rank' : labelOf(rank, ranks)}`}</h1>
       {rank !== null && (
         <div class="tools">
-          {ranks.length > 1 && <DeviceChoice ranks={ranks} chosen={rank} to={(device) => { go({ ...to({}), job: addressIn(job, device, ranks), step: answer?.of.step ?? at.step }, true); }} />}
+          {ranks.length > 1 && <DeviceChoice ranks={ranks} chosen={rank} to={(device) => { go({ ...to({}), job: addressIn(job, device, ranks), step: answer === null || answer.of.kind === 'events' ? at.step : answer.of.step }, true); }} />}
           {answer !== null && <Ways of={answer} to={to} />}
           {answer !== null && <Link to={{ view: 'blocks', job: here, at: 'peak', event: answer.peak.event }}>Blocks at this step's peak</Link>}
         </div>
@@ -175,7 +178,7 @@ export function Step({ at }: { at: Address }): JSX.Element {
         <figure class="course-of">
           {asked.trouble !== null && <Waiting trouble={asked.trouble} what="that step" />}
           <h2 title={exactly(answer.peak.allocated_bytes)}>{nameOf(answer)}</h2>
-          <Shown key={`${keyOf(answer)} ${answer.first_event} ${answer.last_event}`} of={answer} at={at} limit={rank?.device_total_bytes ?? null} walk={walk} />
+          <Shown of={answer} at={at} limit={rank?.device_total_bytes ?? null} walk={walk} />
         </figure>
       )}
     </main>

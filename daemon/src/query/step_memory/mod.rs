@@ -17,7 +17,7 @@ use memctl_analysis::step_blocks::{Level, Stacked, stacked};
 use memctl_analysis::{Birth, BlockMap};
 use memctl_answers::blocks::{Failure, StackTold, Stacks};
 use memctl_answers::format::time::Time;
-use memctl_answers::step_memory::{StepBlocks, StepLevel, StepMemory, StepPhase, StepPoints, StepSpan};
+use memctl_answers::step_memory::{StepBlocks, StepLevel, StepMemory, StepName, StepPhase, StepPoints, StepSpan};
 use memctl_answers::{Frame, SCHEMA};
 use memctl_model::{Action, DeviceIndex, Event, KeyframeReason, StackId};
 use memctl_proto::{StackDictionary, v1};
@@ -77,14 +77,14 @@ pub(super) async fn step_memory(
     let device = OneDevice::of(store, &found, "the memory within a step is").await?;
     let place = place(&device, at, part, &found).await?;
     let (first, last) = place.shown(part);
-    let Replayed { lives, levels, frees, exact } = replayed(&device, (first, last)).await?;
+    let Replayed { lives, mut levels, frees, exact } = replayed(&device, (first, last)).await?;
+    let times_ns = place.times_ns((first, last), &mut levels);
     let stacked = stacked(&lives.blocks, first, &levels, BLOCKS_MAX, POINTS_MAX);
     let stacks = dictionary(store, device.session.key).await?;
     let index = device.row.info.index;
     let moment = (last, Until::Later);
     let known = Classed::around(store, device.session, index.0, &device.chunks, moment, &stacks).await?;
-    let told = Told::new(&stacked, &lives, (first, last), &frees, &known, &stacks);
-    let first_ns = levels.first().map_or(0, |level| level.time_ns);
+    let drawn = Drawn::new(&stacked, &lives, (first, last), &frees, &known, &stacks);
     Ok(StepMemory {
         schema: SCHEMA,
         job: answer::found_job(&found, streams),
@@ -98,29 +98,32 @@ pub(super) async fn step_memory(
         next: place.next,
         first_event: first,
         last_event: last,
-        first_at: Time(first_ns),
+        first_at: Time(times_ns.0),
+        duration_ns: times_ns.1.saturating_sub(times_ns.0),
         start: level(first, levels.first()),
         peak: stacked.peak.map_or(level(first, None), |peak| level(peak.event, Some(&peak.level))),
         end: level(last, levels.last()),
         events_per_point: stacked.run,
-        points: points(&stacked, first_ns),
+        points: points(&stacked, times_ns.0),
         rest_blocks: stacked.rest_blocks,
-        blocks: told.columns,
+        blocks: drawn.columns,
         phases: phases(&place.phases, (first, last), &levels),
         failures: failures(&lives),
         classes: Class::ALL.iter().map(|class| class.name()).collect(),
-        frames: told.stacks.frames,
-        stacks: told.stacks.stacks,
-        sites: told.stacks.sites,
-        owners: told.stacks.owners,
+        frames: drawn.stacks.frames,
+        stacks: drawn.stacks.stacks,
+        sites: drawn.stacks.sites,
+        owners: drawn.stacks.owners,
     })
 }
 
 /// A step among the events.
 struct Place {
     of: StepSpan,
-    previous: Option<memctl_answers::step_memory::StepName>,
-    next: Option<memctl_answers::step_memory::StepName>,
+    /// Its begin and its end, if they are known.
+    times_ns: (Option<u64>, Option<u64>),
+    previous: Option<StepName>,
+    next: Option<StepName>,
     phases: Vec<PhaseSpan>,
 }
 
@@ -131,6 +134,18 @@ impl Place {
         let first = from.unwrap_or(first_event).clamp(first_event, last_event);
         let last = to.unwrap_or(last_event).clamp(first, last_event);
         (first, last.min(first.saturating_add(EVENTS_MAX)))
+    }
+
+    /// Begin and end of the shown part. The level before the first event was there when the step began: the time of the
+    /// event that made it may be long ago.
+    fn times_ns(&self, (first, last): (u64, u64), levels: &mut [Level]) -> (u64, u64) {
+        let end = levels.last().map_or(0, |level| level.time_ns);
+        let next = levels.get(1).map_or(u64::MAX, |level| level.time_ns);
+        let begin_ns = self.times_ns.0.filter(|_| first == self.of.first_event);
+        let Some(start) = levels.first_mut() else { return (0, 0) };
+        start.time_ns = begin_ns.map_or(start.time_ns, |begin_ns| begin_ns.max(start.time_ns).min(next));
+        let end_ns = self.times_ns.1.filter(|_| last == self.of.last_event);
+        (start.time_ns, end_ns.map_or(end, |end_ns| end_ns.max(end)))
     }
 }
 
@@ -164,6 +179,7 @@ async fn place(
         Some(end_ns) => of.event_at(end_ns).await?,
         None => stored_to,
     };
+    let times_ns = (Some(found.span.begin_ns).filter(|&begin_ns| begin_ns > 0), end_ns);
     let of = StepSpan {
         kind: found.span.kind,
         epoch: found.span.name.epoch,
@@ -172,7 +188,7 @@ async fn place(
         first_event: first,
         last_event: last.max(first),
     };
-    Ok(Place { of, previous: found.previous, next: found.next.map(|next| next.name), phases: found.phases })
+    Ok(Place { of, times_ns, previous: found.previous, next: found.next.map(|next| next.name), phases: found.phases })
 }
 
 /// A range of the stored events.
@@ -183,7 +199,7 @@ fn events(of: &OneDevice<'_>, (from, to): (Option<u64>, Option<u64>)) -> Place {
     let near = of.chunks.iter().rfind(|chunk| chunk.index.first_event <= first);
     let (epoch, step) = near.map_or((0, 0), |chunk| (chunk.index.last_epoch, chunk.index.last_step));
     let of = StepSpan { kind: "events", epoch, step, ended: true, first_event: first, last_event: last };
-    Place { of, previous: None, next: None, phases: Vec::new() }
+    Place { of, times_ns: (None, None), previous: None, next: None, phases: Vec::new() }
 }
 
 /// The time of the last of so many events.
@@ -216,11 +232,12 @@ async fn replayed(of: &OneDevice<'_>, (first, last): (u64, u64)) -> Result<Repla
     let mut replay = of.replay(first).await?;
     let from = replay.at_event();
     let near = |chunk: &&ChunkRow| end_of(chunk) > from && chunk.index.first_event < last.max(first + 1);
-    let times_ns = of
-        .chunks
-        .iter()
-        .filter(near)
-        .fold((u64::MAX, 0), |(from, to), chunk| (chunk.index.first_ns.min(from), chunk.index.last_ns.max(to)));
+    let mut near = of.chunks.iter().filter(near);
+    let times_ns = near.next().map_or((0, 0), |one| {
+        near.fold((one.index.first_ns, one.index.last_ns), |(from, to), chunk| {
+            (chunk.index.first_ns.min(from), chunk.index.last_ns.max(to))
+        })
+    });
     let mut cursor = MarkCursor::between(of.store, of.session.key, times_ns).await?;
     replay = replay.with_cursor(cursor.clone());
     let mut time_ns = of.chunks.iter().rfind(|chunk| chunk.index.first_event <= first).map_or(0, |c| c.index.first_ns);
@@ -287,30 +304,30 @@ fn phases(of: &[PhaseSpan], (first, last): (u64, u64), levels: &[Level]) -> Vec<
     let times = levels.get(1..).unwrap_or_default();
     let behind =
         |is_before: &dyn Fn(u64) -> bool| first + times.partition_point(|level| is_before(level.time_ns)) as u64;
-    let told = |phase: &PhaseSpan| StepPhase {
+    let among_events = |phase: &PhaseSpan| StepPhase {
         phase: phase.phase.name(),
         first_event: behind(&|time_ns| time_ns < phase.times_ns.0),
         last_event: behind(&|time_ns| time_ns <= phase.times_ns.1).min(last),
     };
-    of.iter().map(told).filter(|phase| phase.first_event < phase.last_event).take(PHASES_MAX).collect()
+    of.iter().map(among_events).filter(|phase| phase.first_event < phase.last_event).take(PHASES_MAX).collect()
 }
 
 fn failures(lives: &Lives) -> Vec<Failure> {
-    let told = |failure: &memctl_analysis::lifetimes::Failure| Failure {
+    let failed = |failure: &memctl_analysis::lifetimes::Failure| Failure {
         event: failure.event,
         bytes: failure.bytes,
         stream: format!("{:x}", failure.stream),
     };
-    lives.failures.iter().map(told).collect()
+    lives.failures.iter().map(failed).collect()
 }
 
 /// The blocks as columns, with their stacks.
-struct Told {
+struct Drawn {
     columns: StepBlocks,
     stacks: Stacks<StackId>,
 }
 
-impl Told {
+impl Drawn {
     fn new(
         stacked: &Stacked,
         lives: &Lives,
@@ -321,7 +338,7 @@ impl Told {
     ) -> Self {
         let mut stacks = Stacks::new(STACK_FRAMES_MAX);
         let mut columns = StepBlocks::default();
-        let mut number = |id: StackId| stacks.number(id, || stack_told(dictionary, id));
+        let mut number = |id: StackId| stacks.number(id, || content(dictionary, id));
         let until = |block: &BlockLife| block.freed.min(block.to);
         // The class of a block that lived before the step is looked up at the begin of the step.
         let class = |block: &BlockLife| known.class_at(block.addr, block.from.max(first)).unwrap_or(Class::Unknown);
@@ -347,7 +364,7 @@ impl Told {
     }
 }
 
-fn stack_told(dictionary: &StackDictionary, id: StackId) -> StackTold {
+fn content(dictionary: &StackDictionary, id: StackId) -> StackTold {
     let of = |frame: &memctl_model::Frame| Frame::from(frame);
     let stack = dictionary.stack(id);
     StackTold {

@@ -549,6 +549,7 @@ export interface StepMemory {
   first_event: number;
   last_event: number;
   first_at: Time;
+  duration_ns: number;
   start: StepLevel;
   peak: StepLevel;
   end: StepLevel;
