@@ -183,7 +183,7 @@ try {
 
   // Within the step of the peak: by mouse and by keys, closer, to its neighbours, by site and over time. The address keeps all of it.
   await page.goto(deep);
-  await page.getByRole('link', { name: 'Within the step of the peak' }).click();
+  await page.getByRole('link', { name: 'Step at the peak' }).click();
   const stacked = page.getByRole('application', { name: /Blocks of the step/ });
   await stacked.waitFor();
   await page.waitForURL(/\/step\?rank=0&step=\d+$/);
@@ -238,7 +238,7 @@ try {
   await page.waitForURL((url) => !url.search.includes('from='));
   await page.goto(deep);
   await page.getByRole('link', { name: 'The peak', exact: true }).click();
-  await page.getByRole('link', { name: 'Within this step' }).click();
+  await page.getByRole('link', { name: 'Step at this moment' }).click();
   await page.waitForURL((url) => stepOf(url) === step);
 
   // Live memory by class, with the levels. A closer view shows it automatically; the user's choice is in the address.

@@ -188,7 +188,7 @@ async fn blocks_of_every_step_add_up_to_what_is_allocated_at_every_event() {
     }
 }
 
-/// Every step of ranks 0 and 1, from the first one to the last by the names in each answer, and the whole recording.
+/// Every step of rank 0, and of rank 1 of one job, from the first one to the last by the names in each answer, and the whole recording.
 fn steps_of(port: &Port, job: &str) -> Vec<(u32, Vec<Value>)> {
     let step = |rank: u32, asked: &str| json(&get(port, &format!("/api/v1/jobs/{job}/step?rank={rank}&{asked}")));
     let of = |rank: u32| {
@@ -203,7 +203,8 @@ fn steps_of(port: &Port, job: &str) -> Vec<(u32, Vec<Value>)> {
         all.push(step(rank, "first=0"));
         (rank, all)
     };
-    (0..2).map(of).collect()
+    // (A request takes a tenth of a second. The ranks of a recording differ little.)
+    (0..if job == JOB { 2 } else { 1 }).map(of).collect()
 }
 
 #[test]

@@ -385,7 +385,7 @@ export function Course(of: Of): JSX.Element {
         <Link to={{ view: 'blocks', job: moments, at: cursor === null ? 'peak' : pinned(cursor), event: null }}>
           {cursor === null ? 'Blocks at the peak' : 'Blocks at this moment'}
         </Link>
-        <Link to={stepAt(moments, cursor === null ? 'peak' : pinned(cursor))}>{cursor === null ? 'Within the step of the peak' : 'Within this step'}</Link>
+        <Link to={stepAt(moments, cursor === null ? 'peak' : pinned(cursor))}>{cursor === null ? 'Step at the peak' : 'Step at this moment'}</Link>
         <span class="faint">Drag to zoom in, Ctrl and the wheel to zoom, Shift and the wheel to pan.</span>
       </p>
     </figure>

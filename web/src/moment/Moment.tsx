@@ -110,7 +110,7 @@ export function Moment({ job, at, from, finding }: { job: JobAddress; at: string
           <Choice label="At" value={at} none={null} epochs={epochs} pins={pins} to={(value) => { show({ at: value ?? 'peak' }); }} />
           <Choice label="Compared with" value={from} none="nothing" epochs={epochs} pins={pins} to={(value) => { show({ from: value }); }} />
           <Link to={{ view: 'blocks', job: here, at, event: null }}>Blocks at this moment</Link>
-          <Link to={stepAt(here, at)}>Within this step</Link>
+          <Link to={stepAt(here, at)}>Step at this moment</Link>
           {isPeak && <Link to={{ view: 'settings', job: here, limit: '' }}>Under other settings</Link>}
           {from === null && compared !== null && (
             <Link to={{ view: 'moment', job: here, at: `epoch:${compared.late}`, from: `epoch:${compared.early}` }} class="act">

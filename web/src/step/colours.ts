@@ -57,7 +57,8 @@ export function meaning(of: StepMemory, by: By, dark: boolean): Meaning {
     const isLive = (of.blocks.from_event[block] ?? 0) <= of.peak.event && of.peak.event < (of.blocks.to_event[block] ?? Infinity);
     if (isLive) atPeak.set(known, (atPeak.get(known) ?? 0) + (bytes[block] ?? 0));
   });
-  const order = [...sums].sort((a, b) => b[1] - a[1]).map(([known]) => known);
+  // (By what they have at the peak, which the legend says.)
+  const order = [...sums].sort((a, b) => (atPeak.get(b[0]) ?? 0) - (atPeak.get(a[0]) ?? 0) || b[1] - a[1]).map(([known]) => known);
   const sites = order.filter((known) => known !== NONE).slice(0, LISTED);
   const ofSite = (known: string): string => (known === NONE ? UNKNOWN : (PALETTE[sites.indexOf(known)] ?? OTHER));
   const colours = new Map(order.map((known) => [known, by === 'class' ? (CLASS_COLOURS[known] ?? OTHER) : ofSite(known)]));
