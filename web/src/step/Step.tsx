@@ -109,13 +109,15 @@ function Shown({ of, at, limit, walk }: { of: StepMemory; at: Address; limit: nu
 function Ways({ of, to }: { of: StepMemory; to: (more: Partial<Address>) => Address }): JSX.Element {
   const span = of.of;
   const shown = of.last_event - of.first_event;
+  // (Events without a step are found by the moment that is meant without one.)
+  const itself = span.kind === 'events' ? { step: null } : { step: span.step };
   const noun = span.kind === 'window' ? 'window' : 'step';
   return (
     <>
       {of.previous !== null && <Link to={to({ step: of.previous.step })}>{`Previous ${noun}`}</Link>}
       {of.next !== null && <Link to={to({ step: of.next.step })}>{`Next ${noun}`}</Link>}
-      {of.first_event > span.first_event && <Link to={to({ step: span.step, first: Math.max(span.first_event, of.first_event - shown) })}>Earlier events of it</Link>}
-      {of.last_event < span.last_event && <Link to={to({ step: span.step, first: of.last_event })}>Later events of it</Link>}
+      {of.first_event > span.first_event && <Link to={to({ ...itself, first: Math.max(span.first_event, of.first_event - shown) })}>Earlier events</Link>}
+      {of.last_event < span.last_event && <Link to={to({ ...itself, first: of.last_event })}>Later events</Link>}
     </>
   );
 }
@@ -152,7 +154,8 @@ export function Step({ at }: { at: Address }): JSX.Element {
   const to = (more: Partial<Address>): Address => ({ ...at, job: here, at: null, event: null, first: null, from: null, to: null, ...more });
   // The address names the step, also if it was found by a moment.
   const found = asked.answer !== null && asked.answer.of.kind !== 'events' && at.step === null ? asked.answer.of.step : null;
-  useSettled(found === null, () => { if (found !== null) go({ ...at, job: here, step: found, at: null, event: null }, true); }, [found]);
+  const part = asked.answer === null || asked.answer.first_event === asked.answer.of.first_event ? null : asked.answer.first_event;
+  useSettled(found === null, () => { if (found !== null) go({ ...at, job: here, step: found, at: null, event: null, first: part }, true); }, [found, part]);
   const walk = (by: 1 | -1): void => {
     const beside = by > 0 ? answer?.next : answer?.previous;
     if (beside) go(to({ step: beside.step }), true);

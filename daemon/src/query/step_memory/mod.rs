@@ -1,27 +1,30 @@
 //! Finds the blocks of one step of a device, and how they stack up to its allocated memory.
 //!
-//! Guarantees: one replay from the keyframe before the step. At the event of every point, the blocks and the rest add
-//! up to the allocated bytes of the replay. At most [`EVENTS_MAX`] events are replayed after the step's begin, and at
-//! most [`BLOCKS_MAX`] blocks and [`POINTS_MAX`] points are returned. A longer step is returned in parts.
+//! Guarantees: the step is replayed from the keyframe before it. At the event of every point, the blocks and the rest
+//! add up to the allocated bytes of the replay. At most [`EVENTS_MAX`] events are replayed after the step's begin, and at
+//! most [`BLOCKS_MAX`] blocks and [`POINTS_MAX`] points are returned. A longer step is returned in parts. Its bounds take
+//! a replay of a chunk each, and its classes those of [`Classed`].
 //! Refuses: more than one device at a time.
 //!
-//! - `spans`: the steps as spans of time, from marks.
+//! - `spans`: the steps as spans of time, from marks; `columns`: the blocks as they are returned.
 
+mod columns;
 mod spans;
 
 use std::collections::HashMap;
 
 use memctl_analysis::classes::Class;
-use memctl_analysis::lifetimes::{BlockLife, Lives, OPEN};
+use memctl_analysis::lifetimes::Lives;
 use memctl_analysis::step_blocks::{Level, Stacked, stacked};
 use memctl_analysis::{Birth, BlockMap};
-use memctl_answers::blocks::{Failure, StackTold, Stacks};
+use memctl_answers::SCHEMA;
+use memctl_answers::blocks::Failure;
 use memctl_answers::format::time::Time;
-use memctl_answers::step_memory::{StepBlocks, StepLevel, StepMemory, StepName, StepPhase, StepPoints, StepSpan};
-use memctl_answers::{Frame, SCHEMA};
+use memctl_answers::step_memory::{StepLevel, StepMemory, StepName, StepPhase, StepPoints, StepSpan};
 use memctl_model::{Action, DeviceIndex, Event, KeyframeReason, StackId};
-use memctl_proto::{StackDictionary, v1};
+use memctl_proto::v1;
 
+use self::columns::Drawn;
 use self::spans::{PhaseSpan, Which};
 use super::answer;
 use super::moment::At;
@@ -41,8 +44,6 @@ const EVENTS_MAX: u64 = 1 << 18;
 const BLOCKS_MAX: usize = 2_000;
 /// The most points; each takes about fifty bytes as JSON.
 const POINTS_MAX: usize = 1 << 14;
-/// The most frames of all stacks together.
-const STACK_FRAMES_MAX: usize = 100_000;
 /// The most phases; a step has some of each.
 const PHASES_MAX: usize = 256;
 
@@ -125,13 +126,20 @@ struct Place {
     previous: Option<StepName>,
     next: Option<StepName>,
     phases: Vec<PhaseSpan>,
+    /// The moment that was asked for.
+    around: Option<u64>,
 }
 
 impl Place {
     /// The shown part of it.
     fn shown(&self, (from, to): (Option<u64>, Option<u64>)) -> (u64, u64) {
         let StepSpan { first_event, last_event, .. } = self.of;
-        let first = from.unwrap_or(first_event).clamp(first_event, last_event);
+        // A long step is shown around the moment that was asked for.
+        let is_long = last_event - first_event > EVENTS_MAX;
+        let around = self.around.filter(|_| is_long).map(|event| event.saturating_sub(EVENTS_MAX / 2));
+        let latest = last_event.saturating_sub(EVENTS_MAX).max(first_event);
+        let begin = around.map_or(first_event, |begin| begin.clamp(first_event, latest));
+        let first = from.unwrap_or(begin).clamp(first_event, last_event);
         let last = to.unwrap_or(last_event).clamp(first, last_event);
         (first, last.min(first.saturating_add(EVENTS_MAX)))
     }
@@ -155,10 +163,16 @@ async fn place(
     part: (Option<u64>, Option<u64>),
     found: &crate::job_data::job::Found,
 ) -> Result<Place, ReadError> {
-    let which = match at {
-        StepAt::Step(step) => Which::Step(step),
-        StepAt::Moment(At::Time(time_ns)) => Which::At(time_ns),
-        StepAt::Moment(moment) => Which::At(time_of(of, of.event_of(moment, found).await?).await?),
+    let (which, around) = match at {
+        StepAt::Step(step) => (Which::Step(step), None),
+        StepAt::Moment(moment) => {
+            let event = of.event_of(moment, found).await?;
+            let time_ns = match moment {
+                At::Time(time_ns) => time_ns,
+                _ => time_of(of, event).await?,
+            };
+            (Which::At(time_ns), Some(event))
+        }
         StepAt::Events => return Ok(events(of, part)),
     };
     let Some(found) = spans::find(of, which).await? else {
@@ -168,7 +182,7 @@ async fn place(
                 Err(ReadError::Invalid(format!("no marks of step {step} of rank {rank} are stored")))
             }
             // Without any step, what is stored is shown in parts.
-            _ => Ok(events(of, part)),
+            _ => Ok(Place { around, ..events(of, (None, None)) }),
         };
     };
     let (stored_from, stored_to) = of.stored();
@@ -188,7 +202,8 @@ async fn place(
         first_event: first,
         last_event: last.max(first),
     };
-    Ok(Place { of, times_ns, previous: found.previous, next: found.next.map(|next| next.name), phases: found.phases })
+    let next = found.next.map(|next| next.name);
+    Ok(Place { of, times_ns, previous: found.previous, next, phases: found.phases, around })
 }
 
 /// A range of the stored events.
@@ -199,7 +214,7 @@ fn events(of: &OneDevice<'_>, (from, to): (Option<u64>, Option<u64>)) -> Place {
     let near = of.chunks.iter().rfind(|chunk| chunk.index.first_event <= first);
     let (epoch, step) = near.map_or((0, 0), |chunk| (chunk.index.last_epoch, chunk.index.last_step));
     let of = StepSpan { kind: "events", epoch, step, ended: true, first_event: first, last_event: last };
-    Place { of, times_ns: (None, None), previous: None, next: None, phases: Vec::new() }
+    Place { of, times_ns: (None, None), previous: None, next: None, phases: Vec::new(), around: None }
 }
 
 /// The time of the last of so many events.
@@ -321,55 +336,29 @@ fn failures(lives: &Lives) -> Vec<Failure> {
     lives.failures.iter().map(failed).collect()
 }
 
-/// The blocks as columns, with their stacks.
-struct Drawn {
-    columns: StepBlocks,
-    stacks: Stacks<StackId>,
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-impl Drawn {
-    fn new(
-        stacked: &Stacked,
-        lives: &Lives,
-        (first, last): (u64, u64),
-        frees: &HashMap<u64, StackId>,
-        known: &Classed,
-        dictionary: &StackDictionary,
-    ) -> Self {
-        let mut stacks = Stacks::new(STACK_FRAMES_MAX);
-        let mut columns = StepBlocks::default();
-        let mut number = |id: StackId| stacks.number(id, || content(dictionary, id));
-        let until = |block: &BlockLife| block.freed.min(block.to);
-        // The class of a block that lived before the step is looked up at the begin of the step.
-        let class = |block: &BlockLife| known.class_at(block.addr, block.from.max(first)).unwrap_or(Class::Unknown);
-        let mut blocks: Vec<(&BlockLife, Class)> =
-            stacked.blocks.iter().map(|&at| &lives.blocks[at]).map(|block| (block, class(block))).collect();
-        // Blocks that are allocated throughout are at the bottom, in any order: so each class of them is one layer.
-        let throughout = blocks.partition_point(|(block, _)| block.from <= first && until(block) > last);
-        blocks[..throughout].sort_by_key(|(_, class)| *class as u8);
-        for (block, class) in blocks {
-            let BlockLife { bytes, requested_bytes, stack, birth, from, .. } = *block;
-            let until = until(block);
-            columns.bytes.push(bytes);
-            columns.requested_bytes.push(requested_bytes);
-            columns.class.push(class as u8);
-            columns.stack.push(number(stack));
-            columns.free_stack.push(frees.get(&until).map_or(0, |&stack| number(stack)));
-            columns.birth_epoch.push(birth.epoch);
-            columns.birth_step.push(birth.step);
-            columns.from_event.push((from > first).then_some(from));
-            columns.to_event.push((until != OPEN && until <= last).then_some(until));
-        }
-        Self { columns, stacks }
-    }
-}
-
-fn content(dictionary: &StackDictionary, id: StackId) -> StackTold {
-    let of = |frame: &memctl_model::Frame| Frame::from(frame);
-    let stack = dictionary.stack(id);
-    StackTold {
-        frames: stack.calls().iter().map(of).collect(),
-        site: stack.site().map(of),
-        owner: stack.owner().map(str::to_owned),
+    #[test]
+    fn a_long_step_is_shown_around_its_moment_and_in_parts() {
+        let place = |first_event, last_event, around| Place {
+            of: StepSpan { kind: "step", epoch: 0, step: 1, ended: true, first_event, last_event },
+            times_ns: (None, None),
+            previous: None,
+            next: None,
+            phases: Vec::new(),
+            around,
+        };
+        assert_eq!(place(10, 500, Some(300)).shown((None, None)), (10, 500), "all of a short one");
+        let long = place(10, 10 + 4 * EVENTS_MAX, None);
+        assert_eq!(long.shown((None, None)), (10, 10 + EVENTS_MAX));
+        assert_eq!(long.shown((Some(10 + EVENTS_MAX), None)), (10 + EVENTS_MAX, 10 + 2 * EVENTS_MAX));
+        assert_eq!(long.shown((Some(20), Some(30))), (20, 30));
+        assert_eq!(long.shown((Some(0), Some(5))), (10, 10), "nothing outside of it");
+        let around = |event| place(10, 10 + 4 * EVENTS_MAX, Some(event)).shown((None, None));
+        assert_eq!(around(2 * EVENTS_MAX), (2 * EVENTS_MAX - EVENTS_MAX / 2, 2 * EVENTS_MAX + EVENTS_MAX / 2));
+        assert_eq!(around(10), (10, 10 + EVENTS_MAX));
+        assert_eq!(around(u64::MAX), (10 + 3 * EVENTS_MAX, 10 + 4 * EVENTS_MAX));
     }
 }
