@@ -29,6 +29,7 @@ pub mod proof_limits;
 pub mod rules;
 pub mod statistics;
 pub mod steady;
+pub mod step_blocks;
 pub mod timeline;
 pub mod unexplained_growth;
 pub mod wording;

@@ -39,6 +39,7 @@ pub mod replaying;
 pub mod report;
 pub mod sites;
 pub mod sparkline;
+pub mod step_memory;
 pub mod tile;
 pub mod timeline;
 #[cfg(test)]

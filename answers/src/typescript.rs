@@ -54,6 +54,7 @@ fn of_memory(types: &mut Types<'_>) {
     types.visit::<crate::heat::Heat>();
     types.visit::<crate::ledger::Ledger>();
     types.visit::<crate::sites::Sites>();
+    types.visit::<crate::step_memory::StepMemory>();
     types.visit::<crate::tile::Head>();
     types.visit::<crate::timeline::Timeline>();
     types.visit::<crate::what_if::WhatIf>();

@@ -185,7 +185,7 @@ await walked(chromium, [
     assert.ok((await page.locator('.tree g.leak').count()) > 1);
   }],
   ['a rank that is not there is an error', async () => {
-    for (const view of ['', '/moment', '/blocks', '/settings']) {
+    for (const view of ['', '/moment', '/step', '/blocks', '/settings']) {
       await page.goto(`${of.http}/jobs/gpt_val_graph_leak${view}?rank=99`);
       await page.getByText('There is no rank 99 in this job; it has ranks 0-3.').first().waitFor();
       assert.equal(await page.locator('svg.course').count(), 0);
@@ -231,6 +231,47 @@ await walked(chromium, [
     const section = page.locator('section[aria-labelledby=anatomy]');
     const told = (await section.locator('summary [title$=" bytes"]').evaluateAll((all) => all.map((one) => one.title))).map((title) => Number(title.replace(/\D/g, '')));
     assert.deepEqual(told, rank.classes.map((share) => share.live_bytes));
+  }],
+  ['a step is painted as high as its memory, and each place says its block', async () => {
+    const path = 'jobs/gpt_val_graph_leak/step?rank=0&step=40';
+    const told = await (await page.request.get(`${of.http}/api/v1/${path}`)).json();
+    const { points, blocks } = told;
+    await open(`/${path}`);
+    const [ledger] = ask('ledger', '--job', 'gpt_val_graph_leak', '--rank', '0', '--peak').ranks;
+    assert.deepEqual([told.of.step, told.peak.allocated_bytes], [ledger.step, ledger.allocated_bytes], 'the peak of the job is in this step');
+    const [tops, height] = await page.evaluate(`(() => {
+      const canvas = document.querySelector('canvas.painted');
+      const { data } = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
+      const first = (x) => { let y = 0; while (y < canvas.height && data[4 * (y * canvas.width + x) + 3] === 0) y += 1; return y; };
+      return [Array.from({ length: canvas.width }, (_, x) => first(x)), canvas.height];
+    })()`);
+    const events = told.last_event - told.first_event + 1;
+    const top = told.peak.allocated_bytes * 1.12;
+    for (const [x, y] of tops.entries()) {
+      const [from, to] = [Math.floor((x * events) / tops.length + 1e-9), Math.ceil(((x + 1) * events) / tops.length - 1e-9)];
+      const highest = Math.max(...points.allocated_bytes.slice(from, to));
+      assert.ok(Math.abs(y - height * (1 - highest / top)) <= 1, `column ${x} begins at ${y}, ${highest} bytes`);
+    }
+    const svg = page.locator('svg.course');
+    const { width } = await svg.boundingBox();
+    let said = 0;
+    for (const [at, y] of [[0, 390], [40, 250], [100, 80], [100, 200], [300, 220], [500, 150], [600, 200], [840, 260]]) {
+      await svg.hover({ position: { x: ((at + 0.5) * width) / events, y } });
+      const level = top * (1 - y / 400);
+      const event = points.event[at];
+      const is = (block) => (blocks.from_event[block] ?? 0) <= event && event < (blocks.to_event[block] ?? Infinity);
+      const live = blocks.bytes.map((_, block) => block).filter(is);
+      let sum = 0;
+      const there = live.find((block) => (sum += blocks.bytes[block]) > level);
+      if (there === undefined) {
+        assert.equal(await page.locator('.tip').count(), 0, `nothing is at event ${at}, ${level}`);
+        continue;
+      }
+      said += 1;
+      await page.locator('.tip strong').getByText(`${blocks.bytes[there].toLocaleString('en-US')} bytes`, { exact: true }).waitFor();
+    }
+    assert.ok(said >= 5, String(said));
+    await page.mouse.move(0, 0);
   }],
   ['nobody complains', async () => { assert.deepEqual(complaints, []); }],
 ]);

@@ -30,6 +30,7 @@ const VIEWS = [
   ['job', `/jobs/${JOB}?rank=0`, 'canvas.heat'],
   ['difference', `/jobs/${JOB}/moment?rank=0&from=epoch:1&at=epoch:5`, '[role=tree]'],
   ['moment', `/jobs/${JOB}/moment?rank=0&at=peak`, '[role=tree]'],
+  ['step', `/jobs/${JOB}/step?rank=0&step=45`, 'canvas.painted'],
   ['blocks', '/jobs/oom_by_fragmentation/blocks?rank=1&event=1500', 'canvas.blocks'],
   ['classes', `/jobs/${JOB}?rank=0&classes=on`, 'path.stacked'],
   ['settings', '/jobs/oom_by_fragmentation/settings?rank=1', 'svg.setting'],

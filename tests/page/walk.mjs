@@ -252,6 +252,66 @@ try {
   await picture.waitFor();
   assert.equal(await eventOf(), stopped, 'the address says which event');
 
+  // Within the step of the peak: by mouse and by keys, closer, to its neighbours, by site and over time. The address keeps all of it.
+  await page.goto(deep);
+  await page.getByRole('link', { name: 'Step at the peak' }).click();
+  const stacked = page.getByRole('application', { name: /Blocks of the step/ });
+  await stacked.waitFor();
+  await page.waitForURL(/\/step\?rank=0&step=\d+$/);
+  const stepOf = (url) => Number(new URL(url).searchParams.get('step'));
+  const step = stepOf(page.url());
+  await page.locator('svg.course').hover({ position: { x: 200, y: 380 } });
+  await page.locator('.tip').getByText(/^[\d,]+ bytes, /).waitFor();
+  await page.locator('.tip').getByText(/^Freed: /).waitFor();
+  await inEveryLight('step');
+  await page.mouse.move(0, 0);
+  await page.locator('.tip').waitFor({ state: 'detached' });
+  await stacked.focus();
+  const said = () => page.locator('#step-said').innerText();
+  await page.keyboard.press('ArrowRight');
+  const bottom = await said();
+  await page.keyboard.press('ArrowUp');
+  assert.match(bottom, /bytes requested\)[^]*Allocated[^]*Freed/);
+  assert.notEqual(await said(), bottom);
+  for (const key of ['+', '+', '.', 'p']) await page.keyboard.press(key);
+  await page.waitForURL(/from=\d+&to=\d+/);
+  await page.getByLabel('Colour by').selectOption('site');
+  await page.waitForURL(/colour=site&from=/);
+  const close = page.url();
+  await page.reload();
+  await stacked.waitFor();
+  await rests();
+  assert.equal(page.url(), close, 'the address says which part');
+  await stacked.focus();
+  await page.keyboard.press('0');
+  await page.waitForURL((url) => !url.search.includes('from='));
+  await page.keyboard.press('>');
+  await page.waitForURL((url) => stepOf(url) === step + 1);
+  await page.getByRole('heading', { name: `Step ${step + 1} of epoch` }).waitFor();
+  // (The picture keeps the focus: the next key goes on from there.)
+  await page.keyboard.press('<');
+  await page.getByRole('heading', { name: `Step ${step} of epoch` }).waitFor();
+  await page.getByRole('link', { name: 'Previous step' }).click();
+  await page.getByRole('heading', { name: `Step ${step - 1} of epoch` }).waitFor();
+  await page.goBack();
+  await page.getByRole('heading', { name: `Step ${step} of epoch` }).waitFor();
+  await page.getByLabel('Across').selectOption('time');
+  await page.waitForURL(/across=time/);
+  // Drag a part closer, and back to the whole of it.
+  await stacked.waitFor();
+  const box = await page.locator('svg.course').boundingBox();
+  await page.mouse.move(box.x + 0.2 * box.width, box.y + 100);
+  await page.mouse.down();
+  await page.mouse.move(box.x + 0.4 * box.width, box.y + 120, { steps: 3 });
+  await page.mouse.up();
+  await page.waitForURL(/across=time&from=\d+/);
+  await page.getByRole('button', { name: 'Whole' }).click();
+  await page.waitForURL((url) => !url.search.includes('from='));
+  await page.goto(deep);
+  await page.getByRole('link', { name: 'The peak', exact: true }).click();
+  await page.getByRole('link', { name: 'Step at this moment' }).click();
+  await page.waitForURL((url) => stepOf(url) === step);
+
   // Live memory by class, with the levels. A closer view shows it automatically; the user's choice is in the address.
   await page.goto(deep);
   await page.getByLabel('Classes').check();

@@ -15,6 +15,7 @@ import { Head as ReportHead } from './report/Head';
 import { Link } from './parts/parts';
 import { SignIn } from './parts/SignIn';
 import { Settings } from './settings/Settings';
+import { Step } from './step/Step';
 import { follow, route, type Route } from './route';
 import './style.css';
 
@@ -31,6 +32,8 @@ function titleOf(at: Route): string {
       return `${at.job.name}: ${at.from === null ? 'a moment' : 'what changed'} · memctl`;
     case 'blocks':
       return `${at.job.name}: blocks · memctl`;
+    case 'step':
+      return `${at.job.name}: within a step · memctl`;
     case 'settings':
       return `${at.job.name}: settings · memctl`;
     case 'alerts':
@@ -50,6 +53,8 @@ function View({ at }: { at: Route }): JSX.Element {
       return <Moment job={at.job} at={at.at} from={at.from} finding={at.finding ?? null} kept={at.flame ?? NOTHING} />;
     case 'blocks':
       return <Blocks key={at.job.name} job={at.job} at={at.at} event={at.event} look={at.look ?? NOTHING} />;
+    case 'step':
+      return <Step key={at.job.name} at={at} />;
     case 'settings':
       return <Settings job={at.job} limit={at.limit} size={at.size ?? ''} />;
     case 'alerts':

@@ -11,6 +11,7 @@ export type Route =
   | { view: 'job'; job: JobAddress; since: string | null; until: string | null; over?: string; classes?: 'on' | 'off'; heat?: string }
   | { view: 'moment'; job: JobAddress; at: string; from: string | null; finding?: string; flame?: FlameKept }
   | { view: 'blocks'; job: JobAddress; at: string; event: number | null; look?: BlocksKept }
+  | { view: 'step'; job: JobAddress; step: number | null; at: string | null; event: number | null; first: number | null; by: 'class' | 'site'; axis: 'events' | 'time'; from: number | null; to: number | null }
   | { view: 'settings'; job: JobAddress; limit: string; size?: string }
   | { view: 'alerts'; tenant: string | null }
   | { view: 'nowhere'; path: string };
@@ -42,6 +43,11 @@ export interface JobAddress {
   /** The process, if the rank has several; the device, if the process has several. */
   process?: string;
   device?: number;
+}
+
+/** The memory within the step at a moment. */
+export function stepAt(job: JobAddress, at: string): Extract<Route, { view: 'step' }> {
+  return { view: 'step', job, step: null, at, event: null, first: null, by: 'class', axis: 'events', from: null, to: null };
 }
 
 /** The view of an address. */
@@ -94,6 +100,20 @@ export function routeOf(path: string, query: string): Route {
     const look = kept(BLOCKS);
     return { view: 'blocks', job, at: text('at') ?? 'peak', event: whole('event'), ...(look === null ? {} : { look }) };
   }
+  if (view === 'step') {
+    const [from, to] = [whole('from'), whole('to')];
+    return {
+      view: 'step',
+      job,
+      step: whole('step'),
+      at: text('at'),
+      event: whole('event'),
+      first: whole('first'),
+      by: text('colour') === 'site' ? 'site' : 'class',
+      axis: text('across') === 'time' ? 'time' : 'events',
+      ...(from === null || to === null ? { from: null, to: null } : { from, to }),
+    };
+  }
   if (view === 'settings') {
     const size = text('size');
     return { view: 'settings', job, limit: text('limit') ?? '', ...(size === null ? {} : { size }) };
@@ -127,6 +147,13 @@ function pathOf(route: Exclude<Route, { view: 'nowhere' }>): string {
   const at = `/jobs/${encodeURIComponent(name)}`;
   if (route.view === 'job') return at + behind([...asked, ['since', route.since], ['until', route.until], ['over', route.over ?? null], ['classes', route.classes ?? null], ['heat', route.heat ?? null]]);
   if (route.view === 'settings') return `${at}/settings${behind([...asked, ['limit', route.limit || null], ['size', route.size ?? null]])}`;
+  if (route.view === 'step') {
+    const number = (value: number | null): string | null => (value === null ? null : String(value));
+    const isAt = route.step === null && route.event === null;
+    const named: [string, string | null][] = [['step', number(route.step)], ['at', isAt ? route.at : null], ['event', route.step === null ? number(route.event) : null]];
+    const shown: [string, string | null][] = [['colour', route.by === 'site' ? 'site' : null], ['across', route.axis === 'time' ? 'time' : null]];
+    return `${at}/step${behind([...asked, ...named, ['first', number(route.first)], ...shown, ['from', number(route.from)], ['to', number(route.to)]])}`;
+  }
   if (route.view === 'blocks') {
     const event = route.event === null ? null : String(route.event);
     return `${at}/blocks${behind([...asked, ['at', event === null && route.at !== 'peak' ? route.at : null], ['event', event], ...BLOCKS.map((name): [string, string | null] => [name, route.look?.[name] ?? null])])}`;

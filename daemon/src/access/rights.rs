@@ -94,6 +94,7 @@ pub const RIGHTS: &[(&str, Need)] = &[
     ("/jobs/{job}", Need::Nothing),
     ("/jobs/{job}/moment", Need::Nothing),
     ("/jobs/{job}/blocks", Need::Nothing),
+    ("/jobs/{job}/step", Need::Nothing),
     ("/jobs/{job}/settings", Need::Nothing),
     ("/alerts", Need::Nothing),
     ("/assets/{file}", Need::Nothing),

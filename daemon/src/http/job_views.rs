@@ -1,5 +1,6 @@
 //! Views of one job as JSON: the command line's `-o json` output, and data that only the page uses (flame graphs, heat
-//! maps, sparklines, blocks, classes, the anatomy of a peak). `/api/v1/jobs/JOB/VIEW` and `Page.Ask` return them.
+//! maps, sparklines, blocks, the memory within a step, classes, the anatomy of a peak). `/api/v1/jobs/JOB/VIEW` and
+//! `Page.Ask` return them.
 //!
 //! Guarantees: an answer comes from the same functions as over gRPC, for the same caller. A replay is of the requested
 //! process and has the requested limit. Without one, it has the limit that the first failed request of the process
@@ -31,7 +32,7 @@ use super::params::{Moment, Params};
 use crate::access::Caller;
 use crate::query::{
     AnatomyQuestion, At, BlocksQuestion, ClassesQuestion, CourseQuestion, DiffQuestion, LedgerQuestion, QueryService,
-    Question, Sizes, StepEndQuestion, Wanted, WhichStep,
+    Question, Sizes, StepAt, StepEndQuestion, StepMemoryQuestion, Wanted, WhichStep,
 };
 
 /// The default number of points of a timeline.
@@ -40,7 +41,7 @@ const POINTS: u32 = 500;
 const SPARKLINE: u32 = 60;
 
 /// The names of all views: the values of `{view}` in `/api/v1/jobs/{job}/{view}`.
-pub const VIEWS: [&str; 16] = [
+pub const VIEWS: [&str; 17] = [
     "query",
     "diagnose",
     "heat",
@@ -51,6 +52,7 @@ pub const VIEWS: [&str; 16] = [
     "oom",
     "flame",
     "blocks",
+    "step",
     "classes",
     "anatomy",
     "profile",
@@ -99,6 +101,7 @@ impl JobViews<'_> {
             "flame" => &["at", "from"],
             "blocks" => &["at", "event"],
             "diff" => &["before"],
+            "step" => &["step", "at", "event", "first", "last"],
             "what-if" => &["limit"],
             "fit" => &["size", "limit"],
             _ => &[],
@@ -118,6 +121,7 @@ impl JobViews<'_> {
             "oom" => text(&self.oom(true).await?),
             "flame" => text(&self.flame().await?),
             "blocks" => text(&self.ask(self.blocks().await?).await?),
+            "step" => text(&self.ask(self.step_memory().await?).await?),
             "classes" => text(&self.ask(ClassesQuestion(self.selection.clone())).await?),
             "anatomy" => text(&self.ask(AnatomyQuestion(self.whole()?)).await?),
             "profile" => text(&self.ask(v1::ProfileRequest { selection: Some(self.whole()?) }).await?),
@@ -246,6 +250,20 @@ impl JobViews<'_> {
         };
         let before = v1::Selection { job: before.to_owned(), ..v1::Selection::default() };
         Ok(DiffQuestion { before, after: self.whole()?, ignored_bytes: IGNORED_BYTES })
+    }
+
+    /// The memory within a step: by its number, by a moment (the default is the peak), or a range of events.
+    async fn step_memory(&self) -> Result<StepMemoryQuestion, Trouble> {
+        let part = (self.params.large("first")?, self.params.large("last")?);
+        let moment = self.params.moment("at")?;
+        let at = match (self.params.large("step")?, self.params.large("event")?, moment) {
+            (Some(step), None, None) => StepAt::Step(step),
+            (None, Some(event), None) => StepAt::Moment(At::Event(event)),
+            (None, None, None) if part.0.is_some() => StepAt::Events,
+            (None, None, moment) => StepAt::Moment(self.at(moment).await?),
+            _ => return Err("a step is given by step=N, by at=… or by event=N".to_owned().into()),
+        };
+        Ok(StepMemoryQuestion { selection: self.whole()?, at, part })
     }
 
     /// The request of `memctl what-if` for one process.

@@ -82,12 +82,13 @@ struct Room {
 }
 
 /// All routes; each has a row in the table of rights.
-fn pages() -> [(&'static str, MethodRouter<Room>); 22] {
+fn pages() -> [(&'static str, MethodRouter<Room>); 23] {
     [
         ("/", get(assets::page)),
         ("/jobs/{job}", get(assets::page)),
         ("/jobs/{job}/moment", get(assets::page)),
         ("/jobs/{job}/blocks", get(assets::page)),
+        ("/jobs/{job}/step", get(assets::page)),
         ("/jobs/{job}/settings", get(assets::page)),
         ("/alerts", get(assets::page)),
         ("/assets/{file}", get(assets::asset)),

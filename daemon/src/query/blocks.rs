@@ -19,13 +19,14 @@ use memctl_proto::{StackDictionary, v1};
 use super::answer;
 use super::ledger::owners;
 use super::moment::At;
+use super::one_device::{OneDevice, end_of};
 use crate::event_analysis::classed::{Classed, Until};
 use crate::job_data::error::ReadError;
 use crate::job_data::job::{Found, find};
 use crate::job_data::mark_cursor::MarkCursor;
-use crate::job_data::replay::{Go, Replay};
+use crate::job_data::replay::Go;
 use crate::job_data::stacks::dictionary;
-use crate::store::{ChunkRow, DeviceRow, EpochEndRow, Selection, SessionRow, Store};
+use crate::store::{ChunkRow, EpochEndRow, Store};
 use crate::streams::Streams;
 
 /// Events of a stretch. They cover some tens of training steps.
@@ -35,15 +36,6 @@ const BLOCKS_MAX: usize = 150_000;
 /// Points of the timeline.
 const POINTS: u64 = 1_024;
 
-/// The device and its stored rows.
-struct Device<'a> {
-    store: &'a dyn Store,
-    session: &'a SessionRow,
-    row: &'a DeviceRow,
-    chunks: Vec<ChunkRow>,
-    epoch_ends: Vec<EpochEndRow>,
-}
-
 /// Answers the request.
 pub(super) async fn blocks(
     store: &dyn Store,
@@ -52,153 +44,66 @@ pub(super) async fn blocks(
     at: At,
 ) -> Result<Blocks, ReadError> {
     let found = find(store, selection).await?;
-    let [session] = found.sessions.as_slice() else {
-        return Err(ReadError::Invalid(
-            "blocks are of one process: give rank=N, and process=NAME if the rank has several".into(),
-        ));
-    };
-    let Some(row) = found.devices_of(session.key).first() else {
-        return Err(ReadError::Invalid(format!("nothing is stored of a device of rank {}", session.info.rank)));
-    };
-    let chunks = store.chunks(session.key, row.info.index.0, Selection::default()).await?;
-    if chunks.is_empty() {
-        return Err(ReadError::Invalid(format!(
-            "no events of rank {} are stored (any more), and blocks are computed from single events",
-            session.info.rank
-        )));
-    }
-    let epoch_ends = store.epoch_ends(found.job.key).await?;
-    let device = Device { store, session, row, chunks, epoch_ends };
+    let device = OneDevice::of(store, &found, "blocks are").await?;
     let at_event = device.event_of(at, &found).await?;
-    device.stretch(at_event, &found, streams).await
+    stretch(&device, at_event, &found, streams).await
 }
 
-fn end_of(chunk: &ChunkRow) -> u64 {
-    chunk.index.first_event + chunk.index.count
-}
-
-impl Device<'_> {
-    fn stored(&self) -> (u64, u64) {
-        (self.chunks.first().map_or(0, |chunk| chunk.index.first_event), self.chunks.last().map_or(0, end_of))
-    }
-
-    fn ends(&self) -> impl Iterator<Item = &EpochEndRow> {
-        let (session, device) = (self.session.key, self.row.info.index.0);
-        self.epoch_ends.iter().filter(move |end| end.session == session && end.device == device)
-    }
-
-    async fn replay(&self, event: u64) -> Result<Replay<'_>, ReadError> {
-        Replay::before(self.store, self.session, self.row.info.index.0, &self.epoch_ends, event).await
-    }
-
-    async fn event_of(&self, at: At, found: &Found) -> Result<u64, ReadError> {
-        let (from, to) = self.stored();
-        let event = match at {
-            At::End => to,
-            At::Event(event) => event,
-            At::EpochEnd(epoch) => {
-                let known = format!(" on rank {}", self.session.info.rank);
-                let end = self.ends().filter(|end| end.epoch == epoch).last();
-                end.ok_or_else(|| ReadError::NoEpoch { job: found.job.name.clone(), epoch, known })?.at_event
-            }
-            At::Time(time_ns) => self.event_at(time_ns).await?,
-            At::Peak => self.peak().await?,
-        };
-        Ok(event.clamp(from, to))
-    }
-
-    async fn event_at(&self, time_ns: u64) -> Result<u64, ReadError> {
-        let Some(chunk) = self.chunks.iter().rfind(|chunk| chunk.index.first_ns <= time_ns) else {
-            return Ok(self.stored().0);
-        };
-        let (mut replay, first) = (self.replay(chunk.index.first_event).await?, chunk.index.first_event);
-        let mut at = first;
-        replay
-            .run(end_of(chunk), |number, event, _| {
-                if number > first && event.time_ns > time_ns {
-                    return Go::Stop;
-                }
-                at = number;
-                Go::On
-            })
-            .await?;
-        Ok(at)
-    }
-
-    async fn peak(&self) -> Result<u64, ReadError> {
-        let highest = self.chunks.iter().rev().max_by_key(|chunk| chunk.levels.allocated_max);
-        let Some(highest) = highest else { return Ok(0) };
-        let first = highest.index.first_event;
-        let mut replay = self.replay(first).await?;
-        let mut most = (first, 0);
-        replay
-            .run(end_of(highest), |number, _, map| {
-                let allocated = map.levels().allocated_bytes;
-                if number > first && allocated > most.1 {
-                    most = (number, allocated);
-                }
-                Go::On
-            })
-            .await?;
-        Ok(most.0)
-    }
-
-    async fn stretch(&self, at_event: u64, found: &Found, streams: &Streams) -> Result<Blocks, ReadError> {
-        let (stored_from, stored_to) = self.stored();
-        let first = at_event.saturating_sub(STRETCH / 2).min(stored_to.saturating_sub(STRETCH)).max(stored_from);
-        let last = first.saturating_add(STRETCH).min(stored_to);
-        let mut replay = self.replay(first).await?;
-        let near = |chunk: &&ChunkRow| end_of(chunk) > replay.at_event() && chunk.index.first_event < last;
-        let times_ns = self
-            .chunks
-            .iter()
-            .filter(near)
-            .fold((u64::MAX, 0), |(from, to), chunk| (chunk.index.first_ns.min(from), chunk.index.last_ns.max(to)));
-        let cursor = MarkCursor::between(self.store, self.session.key, times_ns).await?;
-        replay = replay.with_cursor(cursor.clone());
-        replay.run(first, |_, _, _| Go::On).await?;
-        let begin =
-            self.chunks.iter().rfind(|chunk| chunk.index.first_event <= first).map_or(0, |chunk| chunk.index.first_ns);
-        let device = DeviceIndex(self.row.info.index.0);
-        let state = replay.map().keyframe(device, first, begin, KeyframeReason::Periodic);
-        let mut watch = Watch::new(&state, (first, last), cursor, self.ends());
-        replay
-            .run(last, |number, event, map| {
-                watch.event(number, event, map);
-                Go::On
-            })
-            .await?;
-        let stacks = dictionary(self.store, self.session.key).await?;
-        let exact = self.chunks.iter().rfind(|chunk| chunk.index.first_event < last);
-        let moment = (at_event, Until::Later);
-        let known = Classed::around(self.store, self.session, device.0, &self.chunks, moment, &stacks).await?;
-        let told = Told::new(&watch.lives, &known, first, &stacks);
-        Ok(Blocks {
-            schema: SCHEMA,
-            job: answer::found_job(found, streams),
-            completeness: found.completeness(streams, self.store).into(),
-            rank: self.session.info.rank,
-            process: found.process_name(self.session),
-            device: u32::from(device.0),
-            exact: exact.is_none_or(|chunk| chunk.levels.exact) && !replay.jumped(),
-            at_event,
-            first_event: first,
-            last_event: last,
-            stored_from_event: stored_from,
-            stored_to_event: stored_to,
-            course: watch.course,
-            segments: segments(&watch.lives, &stacks),
-            blocks: told.columns,
-            blocks_left_out: told.left_out,
-            classes: Class::ALL.iter().map(|class| class.name()).collect(),
-            frames: told.stacks.frames,
-            stacks: told.stacks.stacks,
-            sites: told.stacks.sites,
-            owners: told.stacks.owners,
-            failures: failures(&watch.lives),
-            rules: Rules { round_bytes: MIN_BLOCK_BYTES, small_bytes_max: SMALL_BYTES_MAX },
+async fn stretch(of: &OneDevice<'_>, at_event: u64, found: &Found, streams: &Streams) -> Result<Blocks, ReadError> {
+    let (stored_from, stored_to) = of.stored();
+    let first = at_event.saturating_sub(STRETCH / 2).min(stored_to.saturating_sub(STRETCH)).max(stored_from);
+    let last = first.saturating_add(STRETCH).min(stored_to);
+    let mut replay = of.replay(first).await?;
+    let near = |chunk: &&ChunkRow| end_of(chunk) > replay.at_event() && chunk.index.first_event < last;
+    let times_ns = of
+        .chunks
+        .iter()
+        .filter(near)
+        .fold((u64::MAX, 0), |(from, to), chunk| (chunk.index.first_ns.min(from), chunk.index.last_ns.max(to)));
+    let cursor = MarkCursor::between(of.store, of.session.key, times_ns).await?;
+    replay = replay.with_cursor(cursor.clone());
+    replay.run(first, |_, _, _| Go::On).await?;
+    let begin =
+        of.chunks.iter().rfind(|chunk| chunk.index.first_event <= first).map_or(0, |chunk| chunk.index.first_ns);
+    let device = DeviceIndex(of.row.info.index.0);
+    let state = replay.map().keyframe(device, first, begin, KeyframeReason::Periodic);
+    let mut watch = Watch::new(&state, (first, last), cursor, of.ends());
+    replay
+        .run(last, |number, event, map| {
+            watch.event(number, event, map);
+            Go::On
         })
-    }
+        .await?;
+    let stacks = dictionary(of.store, of.session.key).await?;
+    let exact = of.chunks.iter().rfind(|chunk| chunk.index.first_event < last);
+    let moment = (at_event, Until::Later);
+    let known = Classed::around(of.store, of.session, device.0, &of.chunks, moment, &stacks).await?;
+    let told = Told::new(&watch.lives, &known, first, &stacks);
+    Ok(Blocks {
+        schema: SCHEMA,
+        job: answer::found_job(found, streams),
+        completeness: found.completeness(streams, of.store).into(),
+        rank: of.session.info.rank,
+        process: found.process_name(of.session),
+        device: u32::from(device.0),
+        exact: exact.is_none_or(|chunk| chunk.levels.exact) && !replay.jumped(),
+        at_event,
+        first_event: first,
+        last_event: last,
+        stored_from_event: stored_from,
+        stored_to_event: stored_to,
+        course: watch.course,
+        segments: segments(&watch.lives, &stacks),
+        blocks: told.columns,
+        blocks_left_out: told.left_out,
+        classes: Class::ALL.iter().map(|class| class.name()).collect(),
+        frames: told.stacks.frames,
+        stacks: told.stacks.stacks,
+        sites: told.stacks.sites,
+        owners: told.stacks.owners,
+        failures: failures(&watch.lives),
+        rules: Rules { round_bytes: MIN_BLOCK_BYTES, small_bytes_max: SMALL_BYTES_MAX },
+    })
 }
 
 /// The data that a replay of the stretch collects.

@@ -23,6 +23,7 @@ mod growth;
 mod holders;
 mod ledger;
 mod moment;
+mod one_device;
 mod oom;
 mod profile;
 mod question;
@@ -33,6 +34,7 @@ mod report;
 mod scope;
 mod sites;
 mod sources;
+mod step_memory;
 pub(crate) mod tiles;
 mod timeline;
 mod what_if;
@@ -59,6 +61,7 @@ pub use question::{
 };
 pub use replays::{Sizes, Wanted};
 pub use sources::Sources;
+pub use step_memory::{StepAt, StepMemoryQuestion};
 pub use tiles::Place;
 pub use timeline::WhichStep;
 

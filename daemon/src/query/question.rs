@@ -17,6 +17,7 @@ use memctl_answers::oom::Oom;
 use memctl_answers::profile::Profile;
 use memctl_answers::report::Report;
 use memctl_answers::sites::Sites;
+use memctl_answers::step_memory::StepMemory;
 use memctl_answers::tile::Tile;
 use memctl_answers::timeline::Timeline;
 use memctl_answers::what_if::WhatIf;
@@ -26,9 +27,12 @@ use super::ledger::LedgerQuestion;
 use super::moment::At;
 use super::replays::{Sizes, Wanted};
 use super::sources::Sources;
+use super::step_memory::StepMemoryQuestion;
 use super::tiles::Place;
 use super::timeline::{Floors, WhichStep};
-use super::{advice, anatomy, blocks, classes, diagnosis, fit, ledger, profile, report, sites, timeline, what_if};
+use super::{
+    advice, anatomy, blocks, classes, diagnosis, fit, ledger, profile, report, sites, step_memory, timeline, what_if,
+};
 use crate::job_data::ReadError;
 
 /// A question about one job; see the module.
@@ -298,6 +302,18 @@ impl Question for BlocksQuestion {
 
     async fn answer(self, Sources { store, streams, .. }: Sources) -> Result<Blocks, ReadError> {
         blocks::blocks(&*store, &streams, &self.selection, self.at).await
+    }
+}
+
+impl Question for StepMemoryQuestion {
+    type Answer = StepMemory;
+
+    fn selection(&self) -> Option<&v1::Selection> {
+        Some(&self.selection)
+    }
+
+    async fn answer(self, Sources { store, streams, .. }: Sources) -> Result<StepMemory, ReadError> {
+        step_memory::step_memory(&*store, &streams, self).await
     }
 }
 

@@ -36,6 +36,7 @@ mod oversize;
 mod own_daemon;
 mod page;
 mod page_replays;
+mod page_step;
 mod page_tiles;
 mod page_truth;
 mod page_views;

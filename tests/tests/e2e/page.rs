@@ -359,7 +359,7 @@ fn a_cookie_is_the_token_that_was_signed_in_with_and_shows_its_tenant_alone() {
             }
             asked += 1;
         }
-        assert_eq!(asked, 18);
+        assert_eq!(asked, 19);
         let out = ask(port, "POST", "/logout", &["Sec-Fetch-Site: same-origin"]);
         let ended = format!("memctl-token=; Path=/; HttpOnly; SameSite=Strict{secure}; Max-Age=0");
         assert_eq!((out.status, header(&out, "set-cookie")), (204, Some(ended.as_str())));

@@ -6,7 +6,8 @@ use std::path::Path;
 
 use memctl_analysis::{Birth, BlockMap};
 use memctl_answers::format::time::{Time, rfc3339};
-use memctl_daemon::store::{EpochEndRow, Selection, SqliteStore, Store as _, Which};
+use memctl_daemon::store::{EpochEndRow, Selection, SessionKey, SqliteStore, Store as _, Which};
+use memctl_model::{Event, Mark};
 use memctl_proto::chunk::Decoder;
 use memctl_proto::item::{Content, Packed};
 use memctl_proto::v1::ItemKind;
@@ -18,17 +19,21 @@ use super::page::{get, import, json, served};
 
 /// The levels of a device after an event.
 #[derive(Clone, Copy)]
-struct Level {
-    time_ns: u64,
-    allocated: u64,
-    reserved: u64,
+pub(super) struct Level {
+    pub time_ns: u64,
+    pub allocated: u64,
+    pub reserved: u64,
 }
 
 /// One rank, replayed event by event.
-struct Truth {
-    rank: u32,
+pub(super) struct Truth {
+    pub rank: u32,
     /// The levels after each event; the first entry is the initial state.
-    levels: Vec<Level>,
+    pub levels: Vec<Level>,
+    /// The events themselves.
+    pub events: Vec<Event>,
+    /// The marks, by time.
+    pub marks: Vec<Mark>,
     ends: Vec<EpochEndRow>,
 }
 
@@ -56,7 +61,7 @@ fn time_ns(time: &Value) -> u64 {
 }
 
 /// Every rank of a job, from the stored events themselves.
-async fn truths(folder: &Path, job: &str) -> Vec<Truth> {
+pub(super) async fn truths(folder: &Path, job: &str) -> Vec<Truth> {
     let store = SqliteStore::open(&folder.join("memctl.db"), "a test").await.unwrap();
     let job = store.job(&Which::written(job), None).await.unwrap().unwrap();
     let ends = store.epoch_ends(job.key).await.unwrap();
@@ -77,7 +82,7 @@ async fn truths(folder: &Path, job: &str) -> Vec<Truth> {
             let levels = map.levels();
             Level { time_ns, allocated: levels.allocated_bytes, reserved: levels.reserved_bytes }
         };
-        let (mut decoder, mut levels) = (Decoder::new().unwrap(), vec![level(0, &map)]);
+        let (mut decoder, mut levels, mut all_events) = (Decoder::new().unwrap(), vec![level(0, &map)], Vec::new());
         for chunk in chunks {
             let payloads = store.payloads(session.key, &[chunk.seq]).await.unwrap();
             let mut events = Vec::new();
@@ -85,13 +90,27 @@ async fn truths(folder: &Path, job: &str) -> Vec<Truth> {
             for event in events {
                 map.apply(&event, Birth::default());
                 levels.push(level(event.time_ns, &map));
+                all_events.push(event);
             }
         }
         let own = ends.iter().filter(|end| (end.session, end.device) == (session.key, device)).cloned().collect();
-        all.push(Truth { rank: session.info.rank, levels, ends: own });
+        let marks = marks(&store, session.key).await;
+        all.push(Truth { rank: session.info.rank, levels, events: all_events, marks, ends: own });
     }
     store.close().await.unwrap();
     all
+}
+
+async fn marks(store: &SqliteStore, session: SessionKey) -> Vec<Mark> {
+    let mut marks = Vec::new();
+    for row in store.items(session, ItemKind::Marks, None, Selection::default()).await.unwrap() {
+        let kind = ItemKind::try_from(row.kind).unwrap();
+        let packed = Packed { kind, payload: row.payload, unpacked_bytes: row.unpacked_bytes };
+        let Content::Marks(found) = packed.open().unwrap() else { panic!("no marks") };
+        marks.extend(found);
+    }
+    marks.sort_by_key(|mark| mark.time_ns);
+    marks
 }
 
 /// A job's answers.

@@ -413,6 +413,8 @@ fn json_is_what_its_page_says() {
         ("jobs/gpt_val_graph_leak/classes?rank=0", "Classes"),
         ("jobs/gpt_val_graph_leak/anatomy?rank=0", "Anatomy"),
         ("jobs/gpt_val_graph_leak/profile", "Profile"),
+        ("jobs/gpt_val_graph_leak/step?rank=0", "StepMemory"),
+        ("jobs/oom_by_fragmentation/step?rank=0&at=end", "StepMemory"),
         ("jobs/oom_by_fragmentation/what-if?rank=0", "WhatIf"),
         ("jobs/4/fit?rank=0&size=4&limit=1073741824", "Fit"),
         // (Its head is one line; numbers follow.)

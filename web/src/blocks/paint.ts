@@ -5,22 +5,12 @@
 import { living, type Stretch } from '../draw/blocks';
 import { pixel, type Paint } from '../draw/raster';
 import { place } from '../draw/flame';
+import { CLASS_COLOURS, OTHER, PALETTE } from '../draw/palette';
 
 /** The meaning of colours. */
 export type By = 'class' | 'site' | 'age' | 'stream';
 export const BY: By[] = ['class', 'site', 'age', 'stream'];
 
-const CLASS: Record<string, string> = {
-  parameters: '#0072b2',
-  gradients: '#56b4e9',
-  optimizer_state: '#009e73',
-  activations: '#e69f00',
-  temporaries: '#b8a100',
-  workspace: '#cc79a7',
-};
-const OTHER = '#8c8c8c';
-/** (Without the colour of findings, which is that of holes that are too small.) */
-const PALETTE = ['#0072b2', '#e69f00', '#009e73', '#cc79a7', '#56b4e9', '#b8a100', '#7a5cb0', '#a65628', '#4d7c0f'];
 /** From the oldest to the youngest. */
 const AGES = ['#5c2d86', '#4b4a96', '#365c8d', '#277f8e', '#1fa187', '#4ac16d', '#a0da39', '#d8c21a'];
 /** The most entries of a legend. */
@@ -49,7 +39,7 @@ export function meaning(of: Stretch, by: By): Meaning {
   const key = by === 'stream' ? streams(of) : keys;
   blocks.bytes.forEach((size, index) => bytes.set(key(index), (bytes.get(key(index)) ?? 0) + size));
   const order = [...bytes].sort((a, b) => b[1] - a[1]).map(([name]) => name);
-  const colours = new Map(order.map((name, at) => [name, by === 'class' ? (CLASS[name] ?? OTHER) : (PALETTE[at] ?? OTHER)]));
+  const colours = new Map(order.map((name, at) => [name, by === 'class' ? (CLASS_COLOURS[name] ?? OTHER) : (PALETTE[at] ?? OTHER)]));
   const pixels = new Map([...colours].map(([name, colour]) => [name, pixel(colour)]));
   const named = order.filter((name) => by === 'class' || colours.get(name) !== OTHER).slice(0, LISTED);
   const legend = named.map((name) => ({ colour: colours.get(name) ?? OTHER, text: by === 'class' ? name.replaceAll('_', ' ') : name }));

@@ -15,7 +15,7 @@ import { DeviceChoice } from '../parts/DeviceChoice';
 import { Link } from '../parts/parts';
 import { useHeard } from '../parts/heard';
 import { pin, pinsOf } from '../parts/pins';
-import { go, question, route, type JobAddress } from '../route';
+import { go, question, route, stepAt, type JobAddress } from '../route';
 import { useFollowed, useSettled } from '../parts/settled';
 import { useTiles } from '../tiles/use';
 import { bytes, count, duration, moment, plural, rfc3339 } from '../words/numbers';
@@ -387,6 +387,7 @@ export function Course(of: Of): JSX.Element {
         <Link to={{ view: 'blocks', job: moments, at: cursor === null ? 'peak' : pinned(cursor), event: null }}>
           {cursor === null ? 'Blocks at the peak' : 'Blocks at this moment'}
         </Link>
+        <Link to={stepAt(moments, cursor === null ? 'peak' : pinned(cursor))}>{cursor === null ? 'Step at the peak' : 'Step at this moment'}</Link>
         <span class="faint">Drag to zoom in, Ctrl and the wheel to zoom, Shift and the wheel to pan.</span>
       </p>
     </figure>

@@ -9,7 +9,7 @@ import type { Anatomy as AnatomyAnswer, Flame, FlameMoment, Ledger, Oom, Rank, R
 import { DeviceChoice } from '../parts/DeviceChoice';
 import { Link, Waiting } from '../parts/parts';
 import { pinName, pinsOf, type Pins } from '../parts/pins';
-import { go, moved, question, step, type FlameKept, type FlameMove, type JobAddress } from '../route';
+import { go, moved, question, step, stepAt, type FlameKept, type FlameMove, type JobAddress } from '../route';
 import { count } from '../words/numbers';
 import { addressIn, chosen, isSame, keyOf, labelOf, missing, selectionOf } from '../words/devices';
 import { span } from '../words/grown';
@@ -114,6 +114,7 @@ export function Moment({ job, at, from, finding, kept }: { job: JobAddress; at: 
           <Choice label="At" value={at} none={null} epochs={epochs} pins={pins} to={(value) => { show({ at: value ?? 'peak' }); }} />
           <Choice label="Compared with" value={from} none="nothing" epochs={epochs} pins={pins} to={(value) => { show({ from: value }); }} />
           <Link to={{ view: 'blocks', job: here, at, event: null }}>Blocks at this moment</Link>
+          <Link to={stepAt(here, at)}>Step at this moment</Link>
           {isPeak && <Link to={{ view: 'settings', job: here, limit: '' }}>Under other settings</Link>}
           {from === null && compared !== null && (
             <Link to={{ view: 'moment', job: here, at: `epoch:${compared.late}`, from: `epoch:${compared.early}` }} class="act">

@@ -33,6 +33,18 @@ const KEYS: [where: string, keys: [key: string, does: string][]][] = [
       ['Escape', 'back out'],
     ],
   ],
+  [
+    'Memory within a step',
+    [
+      ['← →', 'from block to block, in the order of allocation'],
+      ['↑ ↓', 'from block to block within a moment'],
+      ['+ − 0', 'closer, further, the whole'],
+      [', .', 'pan'],
+      ['P', 'the peak'],
+      ['< >', 'the previous or the next step'],
+      ['Escape', 'let a block go'],
+    ],
+  ],
   ['Blocks', [['Arrows', 'from block to block'], ['+ − 0', 'closer, further, the whole'], [', .', 'an event back, or forth'], ['< >', 'a hundred events'], ['Escape', 'let a block go']]],
 ];
 

@@ -514,6 +514,90 @@ export interface Sites {
   ranks: RankSites[];
 }
 
+/** Blocks, by columns. */
+export interface StepBlocks {
+  bytes: number[];
+  requested_bytes: number[];
+  class: number[];
+  stack: number[];
+  free_stack: number[];
+  birth_epoch: number[];
+  birth_step: number[];
+  from_event: (number | null)[];
+  to_event: (number | null)[];
+}
+
+/** Levels after an event. */
+export interface StepLevel {
+  event: number;
+  allocated_bytes: number;
+  reserved_bytes: number;
+}
+
+/** The memory of a step; see the module. */
+export interface StepMemory {
+  schema: number;
+  job: Job;
+  completeness: Completeness;
+  rank: number;
+  process: string;
+  device: number;
+  exact: boolean;
+  of: StepSpan;
+  previous: StepName | null;
+  next: StepName | null;
+  first_event: number;
+  last_event: number;
+  first_at: Time;
+  duration_ns: number;
+  start: StepLevel;
+  peak: StepLevel;
+  end: StepLevel;
+  events_per_point: number;
+  points: StepPoints;
+  blocks: StepBlocks;
+  rest_blocks: number;
+  phases: StepPhase[];
+  failures: Failure[];
+  classes: string[];
+  frames: Frame[];
+  stacks: number[][];
+  sites: (number | null)[];
+  owners: (string | null)[];
+}
+
+/** A step by its numbers. */
+export interface StepName {
+  epoch: number;
+  step: number;
+}
+
+/** A phase within a step. */
+export interface StepPhase {
+  phase: string;
+  first_event: number;
+  last_event: number;
+}
+
+/** The course, by columns. */
+export interface StepPoints {
+  event: number[];
+  elapsed_ns: number[];
+  allocated_bytes: number[];
+  reserved_bytes: number[];
+  rest_bytes: number[];
+}
+
+/** The stretch of events that the answer is about. */
+export interface StepSpan {
+  kind: string;
+  epoch: number;
+  step: number;
+  ended: boolean;
+  first_event: number;
+  last_event: number;
+}
+
 /** The head of a tile. */
 export interface TileHead {
   schema: number;
