@@ -16,8 +16,8 @@ from memctl_agent._holders import _answer, _facts
 STEPS_MAX = 11
 
 
-# The key of blocks for which the whole heap has no Python object. Only C++ can hold them, unless the program replaced their
-# tensors during the search. A program that does so replaces some of a line's tensors, so a few such blocks say nothing.
+# The key of blocks for which the whole heap has no Python object. Only C++ can hold them, unless the program replaced
+# their tensors during the search. Such a program replaces some of a line's tensors, so a few such blocks say nothing.
 _UNSEEN = ("unseen", "", "")
 
 
