@@ -66,6 +66,18 @@ impl Scanned {
         rows.into_values().collect()
     }
 
+    /// Whether the state is kept as that of the last boundary: within an evaluation only if evaluations keep memory.
+    fn keeps_its_state(&self) -> bool {
+        let rows = self.rows();
+        let is_of_evaluation = |row: &&SiteRow| row.birth_phase == Some(Phase::Eval);
+        let has_earlier = |stack, epoch| {
+            rows.iter().filter(is_of_evaluation).any(|row| row.stack == stack && row.birth_epoch < epoch)
+        };
+        let epoch = self.birth.epoch;
+        self.birth.phase != Some(Phase::Eval)
+            || rows.iter().filter(is_of_evaluation).any(|row| row.birth_epoch == epoch && has_earlier(row.stack, epoch))
+    }
+
     fn mark(&mut self, kind: &MarkKind) {
         let boundary = match *kind {
             MarkKind::EpochBegin(epoch) => return self.birth.epoch = epoch,
@@ -138,7 +150,9 @@ proptest! {
                 }
                 Step::Settled => {
                     batcher.device_settled(0);
-                    scanned.last = scanned.last.is_some().then(|| scanned.rows());
+                    if scanned.keeps_its_state() {
+                        scanned.last = scanned.last.is_some().then(|| scanned.rows());
+                    }
                 }
                 Step::Ended(epoch) => {
                     let kind = MarkKind::EpochEnd(epoch);

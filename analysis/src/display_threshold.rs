@@ -15,6 +15,17 @@ const COURSE_ENDS: usize = 2;
 /// Ranks wait for each other within a step. A rank that was last heard this long before the others is behind.
 const BEHIND_NS: u64 = 1_000_000_000;
 
+/// Changes between two runs up to this size are not reported by default: smaller buffers depend on timing.
+pub const CHANGE_BYTES: u64 = 64 << 10;
+/// Sites below this share of the peak are not in the file of a baseline.
+const BASELINE_SHARE: f64 = 0.001;
+
+/// The least bytes of a site in the file of a baseline.
+#[must_use]
+pub fn baseline_site_bytes(peak_bytes: u64) -> u64 {
+    (peak_bytes as f64 * BASELINE_SHARE) as u64
+}
+
 /// Whether a class of this share of the peak is named.
 #[must_use]
 pub fn is_class_named(share: f64) -> bool {

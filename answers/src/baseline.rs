@@ -3,6 +3,7 @@
 //! Guarantees: equal runs give equal files, except for the run's name. A file is small: sites below a thousandth of the
 //! peak are left out, with their bytes. Reading any bytes gives a baseline or a sentence.
 
+use memctl_analysis::display_threshold;
 use serde::{Deserialize, Serialize};
 
 use crate::profile::{Profile, RankProfile};
@@ -11,8 +12,6 @@ use crate::profile::{Profile, RankProfile};
 const VERSION: u32 = 1;
 /// The most bytes of a file that are read.
 pub const FILE_BYTES_MAX: u64 = 16 << 20;
-/// Sites with less than this share of the peak are left out.
-const SHARE_MIN: f64 = 0.001;
 
 /// A profile to compare later runs with.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -69,7 +68,7 @@ impl Baseline {
 fn without_small_sites(profile: &Profile) -> Profile {
     let mut profile = profile.clone();
     if let Some(peak) = &mut profile.peak {
-        let least = (peak.allocated_bytes as f64 * SHARE_MIN) as u64;
+        let least = display_threshold::baseline_site_bytes(peak.allocated_bytes);
         let small = peak.sites.iter().filter(|site| site.live_bytes < least).map(|site| site.live_bytes);
         peak.left_out_bytes = peak.left_out_bytes.saturating_add(small.sum());
         peak.sites.retain(|site| site.live_bytes >= least);

@@ -6,8 +6,7 @@
 //!
 //! (Over 400 lines: kinds and patterns with their names, one table each, beside the finding that uses them.)
 
-use std::fmt;
-
+use crate::fingerprint::Fingerprint;
 use crate::foresight::Foresight;
 use crate::holders::FindingHolders;
 use crate::site::Boundary;
@@ -424,47 +423,6 @@ impl Finding {
     pub fn fingerprint(&self, job: &str) -> Fingerprint {
         let (function, file) = self.site.as_ref().map_or(("", ""), |site| (&site.function, &site.file));
         Fingerprint::of([job, self.kind.name(), function, file, &self.subject])
-    }
-}
-
-/// The fingerprint of some texts: 16 hexadecimal digits. See [`Finding::fingerprint`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Fingerprint(pub u64);
-
-impl Fingerprint {
-    /// The fingerprint of these texts in this order.
-    #[must_use]
-    pub fn of<'a>(parts: impl IntoIterator<Item = &'a str>) -> Self {
-        let mut hash = Fnv::default();
-        for part in parts {
-            hash.add(part.as_bytes());
-            // A byte that UTF-8 never contains distinguishes ("ab", "c") from ("a", "bc").
-            hash.add(&[0xff]);
-        }
-        Self(hash.0)
-    }
-}
-
-impl fmt::Display for Fingerprint {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:016x}", self.0)
-    }
-}
-
-/// FNV-1a with 64 bits: the same on every machine and in every version, unlike the standard library's hasher.
-struct Fnv(u64);
-
-impl Default for Fnv {
-    fn default() -> Self {
-        Self(0xcbf2_9ce4_8422_2325)
-    }
-}
-
-impl Fnv {
-    fn add(&mut self, bytes: &[u8]) {
-        for &byte in bytes {
-            self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-        }
     }
 }
 

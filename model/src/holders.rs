@@ -3,7 +3,7 @@
 //! Guarantees: an answer states how many blocks it covers and what was not searched. A process that did not answer has
 //! a reason. A holder's growth is known only if it was counted twice.
 
-use crate::finding::Fingerprint;
+use crate::fingerprint::Fingerprint;
 use crate::stack::Frame;
 
 /// Maximum number of a site's blocks in one request, the oldest ones. A site with fewer blocks is searched completely.

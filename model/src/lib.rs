@@ -15,6 +15,7 @@ pub mod completeness;
 pub mod counters;
 pub mod event;
 pub mod finding;
+pub mod fingerprint;
 pub mod foresight;
 pub mod holders;
 pub mod judged;
@@ -37,7 +38,8 @@ pub use bytes::HumanBytes;
 pub use completeness::{Completeness, Dropped};
 pub use counters::{Counters, Peaks};
 pub use event::{Action, DeviceIndex, Event, PoolId};
-pub use finding::{EvidenceValue, Finding, FindingKind, Fingerprint, Growth, Moment, Pattern, Rate, Severity};
+pub use finding::{EvidenceValue, Finding, FindingKind, Growth, Moment, Pattern, Rate, Severity};
+pub use fingerprint::Fingerprint;
 pub use foresight::{Foresight, Sight};
 pub use holders::{
     Collector, FindingHolders, HolderBound, HolderGrowth, HolderKind, HolderPace, HolderPattern, HoldersAsked,

@@ -3,7 +3,7 @@
 //! Guarantees: changes of at most [`Diff::ignored_bytes`] are not reported, except for figures, which are always given.
 //! Two equal profiles differ in nothing. A figure that one side lacks is not compared, and the notes say so.
 //!
-//! (Over 400 lines with its tests: the parts of one answer, each with the function that fills it.)
+//! (Over 400 lines: the parts of one answer, each with the function that fills it.)
 
 mod pairing;
 
@@ -16,9 +16,6 @@ use crate::format::csv::Cell;
 use crate::naming::place;
 use crate::profile::{KnownFinding, PeakSite, Profile, SiteGrowth};
 use crate::{Frame, Listing, SCHEMA};
-
-/// Changes up to this size are not reported by default: below it lie buffers whose size depends on the moment.
-pub const IGNORED_BYTES: u64 = 64 << 10;
 
 /// What differs between two runs.
 #[derive(Clone, Debug, Serialize)]

@@ -8,14 +8,11 @@ use clap_complete::engine::ArgValueCandidates;
 use super::job_names::job_names;
 use super::which::Which;
 
-/// As [`memctl_answers::diff::IGNORED_BYTES`].
+/// As [`CHANGE_BYTES`](memctl_analysis::display_threshold::CHANGE_BYTES).
 const IGNORED: &str = "64KiB";
 
 /// `memctl diff`.
 #[derive(Clone, Debug, Args)]
-#[command(after_help = "Examples:\n  \
-memctl diff                      the newest run and the run of the same name before it\n  \
-memctl diff gpt2#3 gpt2#4 -o json")]
 pub struct Diff {
     /// The two runs, the earlier one first: JOB, JOB#RUN, or a file of `memctl baseline save`. One name means its newest run and the run before it [default: the newest job's].
     #[arg(value_name = "RUN", num_args = 0..=2, add = ArgValueCandidates::new(job_names))]

@@ -25,6 +25,7 @@ const GROUPS: [(&str, &[(&str, &str)]); 5] = [
             ("jobs", "List jobs, newest first"),
             ("query", "Summarize a job: levels, peaks, problems and their places"),
             ("leaks", "Show memory that grows, each finding in full"),
+            ("diff", "Compare the memory of two runs"),
             ("ranks", "Compare the ranks and show the outliers"),
             ("diagnose", "Write a page: the problem, its line, the fix, the proof"),
             ("report", "Write a report: one HTML file, or Markdown"),
@@ -39,7 +40,13 @@ const GROUPS: [(&str, &[(&str, &str)]); 5] = [
             ("export", "Export stored data in the format of another tool"),
         ],
     ),
-    ("Prove", &[("assert", "Check conditions, for CI: exit code 1 if one does not hold")]),
+    (
+        "Prove",
+        &[
+            ("assert", "Check conditions, for CI: exit code 1 if one does not hold"),
+            ("baseline", "Save a run's figures into a file, for assert --against"),
+        ],
+    ),
     (
         "Operate",
         &[
@@ -59,7 +66,7 @@ const GROUPS: [(&str, &[(&str, &str)]); 5] = [
 ];
 
 /// Two examples of each command.
-const EXAMPLES: [(&str, [&str; 2]); 31] = [
+const EXAMPLES: [(&str, [&str; 2]); 33] = [
     ("demo", ["memctl demo", "memctl demo --ui --open"]),
     ("run", ["memctl run -- python train.py", "memctl run --job gpt2 -- torchrun --nproc-per-node 4 train.py"]),
     ("import", ["memctl import --job gpt2 snapshot.pickle", "memctl import --job gpt2 snapshots/ --replace"]),
@@ -68,6 +75,7 @@ const EXAMPLES: [(&str, [&str; 2]); 31] = [
     ("jobs", ["memctl jobs", "memctl jobs -o json"]),
     ("query", ["memctl query", "memctl query gpt2 --rank 0-3 --epoch 2.."]),
     ("leaks", ["memctl leaks", "memctl leaks gpt2 --rank 3"]),
+    ("diff", ["memctl diff gpt2", "memctl diff gpt2#3 gpt2#4 --markdown"]),
     ("ranks", ["memctl ranks gpt2", "memctl ranks gpt2 -o csv"]),
     ("diagnose", ["memctl diagnose", "memctl diagnose gpt2"]),
     ("report", ["memctl report gpt2 -f gpt2.html", "memctl report gpt2 --markdown"]),
@@ -87,6 +95,7 @@ const EXAMPLES: [(&str, [&str; 2]); 31] = [
         ],
     ),
     ("assert", ["memctl assert gpt2 no-leak 'peak<40GiB'", "memctl assert gpt2 stable --tolerance 5MiB"]),
+    ("baseline", ["memctl baseline save gpt2 -f memory.json", "memctl baseline save gpt2 --runs 3"]),
     ("alerts", ["memctl alerts", "memctl alerts rules"]),
     ("doctor", ["memctl doctor", "memctl doctor -o json"]),
     ("spool", ["memctl spool", "memctl spool deliver --data-dir DIR"]),

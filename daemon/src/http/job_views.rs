@@ -8,8 +8,8 @@
 
 use axum::extract::{Extension, Path, State};
 use axum::http::Uri;
+use memctl_analysis::display_threshold::CHANGE_BYTES;
 use memctl_answers::diagnose::Diagnosis;
-use memctl_answers::diff::IGNORED_BYTES;
 use memctl_answers::dossier::flame::Flame;
 use memctl_answers::dossier::table::SiteClasses;
 use memctl_answers::format::json;
@@ -249,7 +249,7 @@ impl JobViews<'_> {
             return Err("a comparison needs the other run: before=JOB or before=JOB#RUN".to_owned().into());
         };
         let before = v1::Selection { job: before.to_owned(), ..v1::Selection::default() };
-        Ok(DiffQuestion { before, after: self.whole()?, ignored_bytes: IGNORED_BYTES })
+        Ok(DiffQuestion { before, after: self.whole()?, ignored_bytes: CHANGE_BYTES })
     }
 
     /// The memory within a step: by its number, by a moment (the default is the peak), or a range of events.

@@ -132,6 +132,7 @@ fn request(path: &str, silence: &str, token: &str) -> Vec<u8> {
             let change = Some(v1::fit_request::Change::Under(1 << 20));
             v1::FitRequest { recordings: vec![recording], change, ..Default::default() }.encode_to_vec()
         }
+        "GetProfile" => v1::ProfileRequest { selection: selection() }.encode_to_vec(),
         "GetLedger" => v1::LedgerRequest { selection: selection(), ..Default::default() }.encode_to_vec(),
         "FindHolders" => v1::HoldersRequest { selection: selection(), ..Default::default() }.encode_to_vec(),
         "Ask" => v1::PageQuestion { job: JOB.into(), question: "query".into() }.encode_to_vec(),
