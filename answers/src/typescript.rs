@@ -49,6 +49,7 @@ fn of_memory(types: &mut Types<'_>) {
     types.visit::<crate::anatomy::Anatomy>();
     types.visit::<crate::blocks::Blocks>();
     types.visit::<crate::classes::Classes>();
+    types.visit::<crate::diff::Diff>();
     types.visit::<crate::dossier::flame::Flame>();
     types.visit::<crate::fit::Fit>();
     types.visit::<crate::heat::Heat>();

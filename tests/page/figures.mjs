@@ -66,6 +66,35 @@ await walked(chromium, [
       assert.deepEqual(bars, born, job);
     }
   }],
+  ['two runs compared are those of memctl diff, and both courses are drawn', async () => {
+    const [before, after] = ['cnn_rank0_cache', 'gpt_val_graph_leak'];
+    const diff = ask('diff', before, after);
+    assert.ok(diff.sites.length > 3 && diff.classes.length > 1, JSON.stringify(diff.sites));
+    await open(`/jobs/${after}/compare?before=${before}`);
+    await page.locator('svg path.over0').waitFor({ state: 'attached' });
+    await says([diff.sentence, ...diff.new_findings.map((finding) => finding.title)]);
+    const figures = page.locator('section[aria-labelledby=figures] tbody tr');
+    for (const [at, figure] of diff.figures.filter(({ figure }) => figure.includes('bytes')).entries()) {
+      const shown = await exact(figures.nth(at));
+      const wanted = [figure.before, figure.after].filter((bytes) => bytes !== null).map(Math.abs);
+      assert.deepEqual(shown.slice(0, wanted.length), wanted, figure.figure);
+    }
+    const sites = page.locator('section[aria-labelledby=sites] .scroll').first().locator('tbody tr');
+    for (const [at, site] of diff.sites.slice(0, await sites.count()).entries()) {
+      const [{ before_bytes: was, after_bytes: is }, shown] = [site, await exact(sites.nth(at))];
+      assert.deepEqual(shown, [was, is, Math.abs(is - was)], JSON.stringify(site));
+    }
+    // The form opens another comparison, and the address keeps it.
+    await open(`/jobs/${after}`);
+    await page.getByRole('link', { name: 'Compare with another run' }).click();
+    await page.getByLabel('Compare with run').fill(before);
+    await page.getByRole('button', { name: 'Compare', exact: true }).click();
+    await page.getByText(diff.sentence).waitFor();
+    assert.ok(page.url().endsWith(`/compare?before=${before}`), page.url());
+    await open(`/jobs/${after}/compare?before=absent`);
+    await page.getByText(/The comparison cannot be shown: /).waitFor();
+    complaints.splice(0);
+  }],
   ['a job says its diagnosis, and each rank its levels', async () => {
     for (const job of JOBS) {
       await open(`/jobs/${job}`);

@@ -6,6 +6,7 @@ import { useEffect } from 'preact/hooks';
 import { Alerts } from './alerts/Alerts';
 import { refusal } from './api/ask';
 import { Blocks } from './blocks/Blocks';
+import { Compare } from './compare/Compare';
 import { Job } from './job/Job';
 import { Jobs } from './jobs/Jobs';
 import { Moment } from './moment/Moment';
@@ -34,6 +35,8 @@ function titleOf(at: Route): string {
       return `${at.job.name}: blocks · memctl`;
     case 'step':
       return `${at.job.name}: within a step · memctl`;
+    case 'compare':
+      return `${at.job.name}: compared · memctl`;
     case 'settings':
       return `${at.job.name}: settings · memctl`;
     case 'alerts':
@@ -55,6 +58,8 @@ function View({ at }: { at: Route }): JSX.Element {
       return <Blocks key={at.job.name} job={at.job} at={at.at} event={at.event} look={at.look ?? NOTHING} />;
     case 'step':
       return <Step key={at.job.name} at={at} />;
+    case 'compare':
+      return <Compare key={`${at.job.name} ${at.before}`} job={at.job} before={at.before} />;
     case 'settings':
       return <Settings job={at.job} limit={at.limit} size={at.size ?? ''} />;
     case 'alerts':

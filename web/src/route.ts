@@ -12,6 +12,7 @@ export type Route =
   | { view: 'moment'; job: JobAddress; at: string; from: string | null; finding?: string; flame?: FlameKept }
   | { view: 'blocks'; job: JobAddress; at: string; event: number | null; look?: BlocksKept }
   | { view: 'step'; job: JobAddress; step: number | null; at: string | null; event: number | null; first: number | null; by: 'class' | 'site'; axis: 'events' | 'time'; from: number | null; to: number | null }
+  | { view: 'compare'; job: JobAddress; before: string }
   | { view: 'settings'; job: JobAddress; limit: string; size?: string }
   | { view: 'alerts'; tenant: string | null }
   | { view: 'nowhere'; path: string };
@@ -114,6 +115,7 @@ export function routeOf(path: string, query: string): Route {
       ...(from === null || to === null ? { from: null, to: null } : { from, to }),
     };
   }
+  if (view === 'compare') return { view: 'compare', job, before: text('before') ?? '' };
   if (view === 'settings') {
     const size = text('size');
     return { view: 'settings', job, limit: text('limit') ?? '', ...(size === null ? {} : { size }) };
@@ -146,6 +148,7 @@ function pathOf(route: Exclude<Route, { view: 'nowhere' }>): string {
   asked.push(['process', process ?? null], ['device', device === undefined ? null : String(device)]);
   const at = `/jobs/${encodeURIComponent(name)}`;
   if (route.view === 'job') return at + behind([...asked, ['since', route.since], ['until', route.until], ['over', route.over ?? null], ['classes', route.classes ?? null], ['heat', route.heat ?? null]]);
+  if (route.view === 'compare') return `${at}/compare${behind([...asked, ['before', route.before || null]])}`;
   if (route.view === 'settings') return `${at}/settings${behind([...asked, ['limit', route.limit || null], ['size', route.size ?? null]])}`;
   if (route.view === 'step') {
     const number = (value: number | null): string | null => (value === null ? null : String(value));

@@ -6,7 +6,9 @@ import type { JSX } from 'preact';
 import { useAsked } from '../api/ask';
 import { isOf } from '../api/live';
 import type { Diagnosis, Heat, Oom, Report, Timeline } from '../api/types';
+import { runBefore } from '../compare/Compare';
 import { Link, Waiting } from '../parts/parts';
+import { file } from '../report/file';
 import { question, type JobAddress } from '../route';
 import { date, duration, moment, plural } from '../words/numbers';
 import { chosen, isSame, keyOf, labelOf, missing } from '../words/devices';
@@ -37,6 +39,7 @@ export function Job({ job, since, until, over, classes, heat: quantity }: { job:
     <main>
       <p class="trail">
         <Link to={{ view: 'jobs', filter: '', tenant: null }}>Jobs</Link>
+        {file === null && <>{' · '}<Link to={{ view: 'compare', job, before: runBefore(of_job?.id ?? job.name) ?? '' }}>Compare with another run</Link></>}
       </p>
       <h1 tabIndex={-1}>{job.name}</h1>
       {of_job !== null && (

@@ -144,6 +144,9 @@ export interface Columns {
   to_event: (number | null)[];
 }
 
+/** What a comparison comes to: the first that applies. */
+export type Conclusion = 'not_comparable' | 'new_finding' | 'higher' | 'lower' | 'other_growth' | 'other_parts' | 'same';
+
 /** The time, and the allocated and reserved bytes, at regular numbers of events. */
 export interface Course {
   first_at: string;
@@ -155,11 +158,37 @@ export interface Course {
   reserved_bytes: number[];
 }
 
+/** What differs between two runs. */
+export interface Diff {
+  schema: number;
+  before: string;
+  after: string;
+  conclusion: Conclusion;
+  sentence: string;
+  ignored_bytes: number;
+  figures: FigureChange[];
+  sites: SiteChange[];
+  growth: GrowthChange[];
+  classes: NameChange[];
+  modules: NameChange[];
+  settings: SettingChange[];
+  new_findings: KnownFinding[];
+  gone_findings: KnownFinding[];
+  notes: string[];
+}
+
 /** A request that failed. */
 export interface Failure {
   event: number;
   bytes: number;
   stream: string;
+}
+
+/** A figure in both runs: its highest value among all devices. */
+export interface FigureChange {
+  figure: string;
+  before: number | null;
+  after: number | null;
 }
 
 /** The forecast for other sizes. */
@@ -277,6 +306,13 @@ export interface Growing {
   advice: string | null;
 }
 
+/** Growth of one site. */
+export interface GrowthChange {
+  site: Frame | null;
+  before_bytes_per_epoch: number;
+  after_bytes_per_epoch: number;
+}
+
 /** Ranks side by side over their epochs. */
 export interface Heat {
   schema: number;
@@ -305,6 +341,14 @@ export interface Held {
   name: string | null;
   blocks: number;
   bytes: number;
+}
+
+/** What identifies a finding in another run. */
+export interface KnownFinding {
+  kind: string;
+  site: Frame | null;
+  subject: string | null;
+  title: string;
 }
 
 /** The ledgers of a job. */
@@ -373,6 +417,13 @@ export interface ModuleMemory {
   module: string | null;
   live_bytes: number;
   live_blocks: number;
+}
+
+/** Live memory of one class or module at the peaks. */
+export interface NameChange {
+  name: string | null;
+  before_bytes: number;
+  after_bytes: number;
 }
 
 /** Memory of one name. */
@@ -495,6 +546,13 @@ export interface Segment {
   to_event: number | null;
 }
 
+/** A setting, a version, or the device. */
+export interface SettingChange {
+  name: string;
+  before: string | null;
+  after: string | null;
+}
+
 /** Live memory of one stack. */
 export interface Site {
   live_bytes: number;
@@ -504,6 +562,17 @@ export interface Site {
   owner: string | null;
   stack: Frame[];
   births: Birth[];
+}
+
+/** Live memory of one site at the peaks. */
+export interface SiteChange {
+  site: Frame | null;
+  line_before: number | null;
+  class: string;
+  before_bytes: number;
+  after_bytes: number;
+  before_blocks: number;
+  after_blocks: number;
 }
 
 /** Live memory by allocation site. */
