@@ -145,7 +145,7 @@ def test_an_allocator_without_hooks_is_refused(native: Native, capfd: pytest.Cap
 def test_memory_held_before_is_told(native: Native, pool: Pool, capfd: pytest.CaptureFixture[str]) -> None:
     pool.malloc(4000)
     assert memctl_cupy.install(job="late")
-    assert "held 4096 bytes before" in capfd.readouterr().err
+    assert "already held 4096 bytes" in capfd.readouterr().err
 
 
 def test_where_pytorch_is_recorded_cupy_is_not(native: Native, pool: Pool, capfd: pytest.CaptureFixture[str]) -> None:
