@@ -95,6 +95,7 @@ pub const RIGHTS: &[(&str, Need)] = &[
     ("/jobs/{job}/moment", Need::Nothing),
     ("/jobs/{job}/blocks", Need::Nothing),
     ("/jobs/{job}/step", Need::Nothing),
+    ("/jobs/{job}/compare", Need::Nothing),
     ("/jobs/{job}/settings", Need::Nothing),
     ("/alerts", Need::Nothing),
     ("/assets/{file}", Need::Nothing),

@@ -89,6 +89,7 @@ fn pages() -> [(&'static str, MethodRouter<Room>); 23] {
         ("/jobs/{job}/moment", get(assets::page)),
         ("/jobs/{job}/blocks", get(assets::page)),
         ("/jobs/{job}/step", get(assets::page)),
+        ("/jobs/{job}/compare", get(assets::page)),
         ("/jobs/{job}/settings", get(assets::page)),
         ("/alerts", get(assets::page)),
         ("/assets/{file}", get(assets::asset)),

@@ -345,6 +345,7 @@ fn a_cookie_is_the_token_that_was_signed_in_with_and_shows_its_tenant_alone() {
             let path = format!("{}?rank=0", path.replace("{job}", JOB));
             let path = if path.starts_with("/api/v1/jobs?") { "/api/v1/jobs".to_owned() } else { path };
             let path = path.replace("/tiles?", "/tiles?level=50&index=2&").replace("/fit?", "/fit?size=4&");
+            let path = path.replace("/diff?", &format!("/diff?before={JOB}&"));
             assert_eq!(shown(&reader, &path).status, 200, "{path}: {}", shown(&reader, &path).body);
             assert_eq!(ask(port, "GET", &path, &[&bearer(&reader)]).status, 200, "a header does as well");
             let other = shown(&foreign, &path);
@@ -359,7 +360,7 @@ fn a_cookie_is_the_token_that_was_signed_in_with_and_shows_its_tenant_alone() {
             }
             asked += 1;
         }
-        assert_eq!(asked, 19);
+        assert_eq!(asked, 21);
         let out = ask(port, "POST", "/logout", &["Sec-Fetch-Site: same-origin"]);
         let ended = format!("memctl-token=; Path=/; HttpOnly; SameSite=Strict{secure}; Max-Age=0");
         assert_eq!((out.status, header(&out, "set-cookie")), (204, Some(ended.as_str())));
