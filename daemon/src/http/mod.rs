@@ -82,7 +82,7 @@ struct Room {
 }
 
 /// All routes; each has a row in the table of rights.
-fn pages() -> [(&'static str, MethodRouter<Room>); 23] {
+fn pages() -> [(&'static str, MethodRouter<Room>); 24] {
     [
         ("/", get(assets::page)),
         ("/jobs/{job}", get(assets::page)),
