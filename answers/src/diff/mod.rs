@@ -1,7 +1,7 @@
 //! `memctl diff` as data: what differs between the memory of two runs.
 //!
 //! Guarantees: changes of at most [`Diff::ignored_bytes`] are not reported, except for figures, which are always given.
-//! Two equal profiles differ in nothing. A figure that one side lacks is not compared, and the notes say so.
+//! Two equal profiles differ in nothing. A figure that one side lacks is null and not compared.
 //!
 //! (Over 400 lines: the parts of one answer, each with the function that fills it.)
 
@@ -70,7 +70,7 @@ pub enum Conclusion {
     OtherGrowth,
     /// The peaks are alike, and their parts are not.
     OtherParts,
-    /// Nothing differs by more than what is ignored.
+    /// Allocated peak, sites and growth differ by no more than what is ignored. (Reserved memory and settings may differ.)
     Same,
 }
 
@@ -262,7 +262,7 @@ impl Diff {
                 format!("The peaks are alike, {} before and {} after.{most}", human(before), human(after))
             }
             Conclusion::Same => format!(
-                "Nothing differs by more than {}. The peak is {}.",
+                "The allocated peak, its sites and growth differ by no more than {}. The peak is {}.",
                 HumanBytes::of(self.ignored_bytes),
                 human(after)
             ),

@@ -30,7 +30,7 @@ pub fn page(diff: &Diff, screen: &Screen) -> String {
     };
     let mut out = format!("{}\n\n", screen.paint(tone, &screen.wrapped(&diff.sentence, 0)));
     for section in sections(diff) {
-        out.push_str(&section.table(diff).show(screen));
+        out.push_str(&section.table().show(screen));
         out.push_str(&more(section.rows.len(), section.noun));
         out.push('\n');
     }
@@ -80,7 +80,7 @@ struct Section {
 }
 
 impl Section {
-    fn table(&self, _: &Diff) -> Table {
+    fn table(&self) -> Table {
         let mut table = Table::new(&[left(self.heading, 0), right("BEFORE", 0), right("AFTER", 0), right("CHANGE", 0)]);
         self.rows.iter().take(SHOWN).for_each(|row| table.row(row.to_vec()));
         table

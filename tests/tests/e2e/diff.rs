@@ -26,7 +26,10 @@ fn one_kept_block_is_the_first_row_and_equal_runs_differ_in_nothing() {
     trained(&daemon.url, "planted", Training { kept_a_step: 2 * MIB, keeps: (3, 3), ..Training::default() });
     let same = diff(&daemon.url, &["first", "second"]);
     assert_eq!((&same["conclusion"], &same["sites"]), (&"same".into(), &Value::Array(Vec::new())), "{same}");
-    assert_eq!(same["sentence"], "Nothing differs by more than 64.0 KiB. The peak is 96.0 MiB.");
+    assert_eq!(
+        same["sentence"],
+        "The allocated peak, its sites and growth differ by no more than 64.0 KiB. The peak is 96.0 MiB."
+    );
     let higher = diff(&daemon.url, &["first", "planted"]);
     assert_eq!(higher["conclusion"], "higher", "{higher}");
     let site = &higher["sites"][0];
