@@ -2,19 +2,22 @@
 //!
 //! Guarantees: delivery has a time limit; sessions that were not stored are reported with the reason.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use memctl_model::HumanBytes;
+use memctl_model::{HumanBytes, SessionInfo};
 
 use crate::args::Global;
 use crate::connect::{Connection, default_data_dir};
 use crate::hosting::{self, data_dirs, host};
-use crate::render::text::safe;
+use crate::render::text::{plural, safe};
 
 /// The longest time for storing spooled sessions before a request.
 const TAKING_MAX: Duration = Duration::from_secs(120);
 /// How many running processes are named.
 const LIVING_MAX: usize = 8;
+/// How many jobs are named of which sessions were stored.
+const JOBS_MAX: usize = 8;
 /// Above this size, storing takes long enough to be announced.
 const SAID_BYTES_MIN: u64 = 8 << 20;
 
@@ -50,7 +53,10 @@ pub async fn take_in(connection: &Connection, global: &Global) {
         move || host::deliver_spool(&folder, &daemon, hosting::backoff(), &|| Instant::now() >= end)
     };
     // A panic there was logged; the spool keeps its sessions.
-    let _ = tokio::task::spawn_blocking(work).await;
+    let stored = tokio::task::spawn_blocking(work).await.unwrap_or_default();
+    for line in stored_lines(&stored) {
+        say(line);
+    }
     let left = host::spooled_bytes(&folder);
     if left > 0 {
         let (left, place) = (HumanBytes::of(left), &connection.place);
@@ -59,4 +65,18 @@ pub async fn take_in(connection: &Connection, global: &Global) {
             folder.display()
         ));
     }
+}
+
+/// A line for each job whose sessions were stored: the data comes from this disk, and is delivered with the identity of
+/// this command, which may differ from that of the training.
+fn stored_lines(stored: &[SessionInfo]) -> Vec<String> {
+    let mut by_job: BTreeMap<&str, u64> = BTreeMap::new();
+    for session in stored {
+        *by_job.entry(session.job.as_str()).or_default() += 1;
+    }
+    let line = |(job, sessions): (&str, u64)| {
+        let (job, sessions) = (safe(job), plural(sessions, "session"));
+        format!("stored job {job} ({sessions}): it waited on this disk, because no daemon had accepted it")
+    };
+    by_job.into_iter().take(JOBS_MAX).map(line).collect()
 }

@@ -39,31 +39,47 @@ pub(super) fn run(shared: &Shared) {
     }
 }
 
-/// Delivers the sessions in a spool folder that no living process owns. Ends when all is delivered, there is no
-/// progress, or `enough` returns true, which is called 20 times a second. Blocks.
-pub fn deliver_spool(folder: &Path, daemon: &Daemon, backoff: Backoff, enough: &dyn Fn() -> bool) {
-    deliver_all(Spool::orphans(folder), daemon, backoff, enough);
+/// Delivers the sessions in a spool folder that no living process owns, and returns those that were stored whole. Ends
+/// when all is delivered, there is no progress, or `enough` returns true, which is called 20 times a second. Blocks.
+pub fn deliver_spool(
+    folder: &Path,
+    daemon: &Daemon,
+    backoff: Backoff,
+    enough: &dyn Fn() -> bool,
+) -> Vec<SessionInfo> {
+    deliver_all(Spool::orphans(folder), daemon, backoff, enough)
 }
 
-fn deliver_all(spools: Vec<Spool>, daemon: &Daemon, backoff: Backoff, enough: &dyn Fn() -> bool) {
+fn deliver_all(
+    spools: Vec<Spool>,
+    daemon: &Daemon,
+    backoff: Backoff,
+    enough: &dyn Fn() -> bool,
+) -> Vec<SessionInfo> {
+    let mut stored = Vec::new();
     if spools.is_empty() {
-        return;
+        return stored;
     }
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
-        Err(error) => return tracing::warn!(%error, "what earlier runs left in the spool stays there"),
+        Err(error) => {
+            tracing::warn!(%error, "what earlier runs left in the spool stays there");
+            return stored;
+        }
     };
     for spool in spools {
-        runtime.block_on(deliver(spool, daemon, backoff, enough));
+        stored.extend(runtime.block_on(deliver(spool, daemon, backoff, enough)));
         if enough() {
             break;
         }
     }
     // A pending name resolution must not delay the end.
     runtime.shutdown_background();
+    stored
 }
 
-async fn deliver(spool: Spool, daemon: &Daemon, backoff: Backoff, enough: &dyn Fn() -> bool) {
+/// Delivers one session, and returns it if the daemon has acknowledged all of it.
+async fn deliver(spool: Spool, daemon: &Daemon, backoff: Backoff, enough: &dyn Fn() -> bool) -> Option<SessionInfo> {
     let (session, secret) = (spool.session().clone(), spool.secret());
     let window = Arc::new(Window::recovered(spool));
     tracing::info!(session = %session.id, bytes = window.counts().waiting_bytes, "delivering what an earlier run left in the spool");
@@ -74,6 +90,7 @@ async fn deliver(spool: Spool, daemon: &Daemon, backoff: Backoff, enough: &dyn F
         }
         () = over(&window, enough) => {}
     }
+    window.is_drained().then_some(session)
 }
 
 /// Waits for the end of a delivery: the last acknowledgement, no progress, or `enough`.
@@ -125,7 +142,7 @@ impl Waiting {
     /// Delivers the session. Ends when all is delivered, there is no progress, or `enough` returns true, which is
     /// called 20 times a second. Blocks.
     pub fn deliver(&self, daemon: &Daemon, backoff: Backoff, enough: &dyn Fn() -> bool) {
-        deliver_all(Spool::orphan(&self.folder).into_iter().collect(), daemon, backoff, enough);
+        drop(deliver_all(Spool::orphan(&self.folder).into_iter().collect(), daemon, backoff, enough));
     }
 
     /// Removes the session's data.

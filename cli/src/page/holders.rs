@@ -5,12 +5,17 @@
 //! searched.
 
 use memctl_answers::holders::{Holder, Holders};
-use memctl_answers::naming::{command, name_of, place};
+use memctl_answers::format::text::file_name;
+use memctl_answers::naming::{command, name_of, place, process_flag, shell_word};
 use memctl_model::HumanBytes;
+use memctl_proto::convert::holders::BUDGET_MS_MAX;
 
 use super::{Page, heading, next, prose};
 use crate::render::screen::{Screen, Tone};
 use crate::render::text::{count, plural, safe};
+
+/// How many times as long a suggested search may take as one that was not complete.
+const LONGER_TIMES: u32 = 10;
 
 impl Page for Holders {
     fn page(&self, screen: &Screen) -> String {
@@ -36,10 +41,29 @@ pub fn page(answer: &Holders, screen: &Screen) -> String {
         }
     }
     if let Some(hint) = &answer.hint {
-        let commands = [(command("leaks", &answer.job, "", hint), "what grows, and how fast")];
+        let mut commands = vec![(command("leaks", &answer.job, "", hint), "what grows, and how fast")];
+        if let Some(longer) = longer_search(answer) {
+            let line = command("holders", &answer.job, &longer, hint);
+            commands.insert(0, (line, "a longer search; the process stands still meanwhile"));
+        }
         out.push_str(&next(&commands, screen));
     }
     out
+}
+
+/// The flags of a search that may pause the process longer. `None` if the search was complete, or had the most time
+/// that it may have.
+fn longer_search(answer: &Holders) -> Option<String> {
+    let budget_ms = (answer.budget_seconds * 1e3).round() as u32;
+    if answer.complete || budget_ms >= BUDGET_MS_MAX {
+        return None;
+    }
+    let seconds = budget_ms.saturating_mul(LONGER_TIMES).min(BUDGET_MS_MAX).div_ceil(1_000);
+    let site = match answer.site.line {
+        Some(line) if !answer.site.file.is_empty() => format!("{}:{line}", file_name(&answer.site.file)),
+        _ => answer.site.function.to_string(),
+    };
+    Some(format!("{} --site {} --budget {seconds}s", process_flag("", answer.rank), shell_word(&site)))
 }
 
 fn of_holder(holder: &Holder, answer: &Holders, screen: &Screen) -> String {

@@ -286,7 +286,7 @@ async fn deliver(folder: PathBuf, daemon: Daemon, patience: Duration, hurry: Arc
     let work = move || {
         // Relaxed: only a hint; nothing else is synchronized by it.
         let enough = || hurry.load(Ordering::Relaxed) || Instant::now() >= end;
-        host::deliver_spool(Path::new(&folder), &daemon, hosting::backoff(), &enough);
+        host::deliver_spool(Path::new(&folder), &daemon, hosting::backoff(), &enough)
     };
     // A panic there was logged; the spool keeps its sessions.
     let _ = tokio::task::spawn_blocking(work).await;

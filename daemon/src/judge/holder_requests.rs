@@ -46,7 +46,7 @@ const AGE_MIN: Duration = Duration::from_secs(4);
 /// A process is not queried until a search may take this long.
 const BUDGET_MS_MIN: u32 = 20;
 /// Growth is certain after this many increments.
-const RISES_MIN: u64 = 10;
+const RISES_MIN: u64 = 5;
 /// Growth is also certain if it takes one part in this many of the device.
 const DEVICE_PART: u64 = 100;
 /// A site has grown if its live bytes rose by one part in this many since the process was queried.

@@ -73,3 +73,18 @@ fn what_waits_is_listed_delivered_elsewhere_and_discarded() {
     assert!(gone.status.success() && stderr(&gone).contains("discarded 1 session"), "{}", stderr(&gone));
     assert_eq!(place.waiting().len(), 0);
 }
+
+/// A question stores what waits on this disk for the daemon that it asks. It says so: the identity of the question may
+/// differ from that of the training.
+#[test]
+fn a_question_names_the_jobs_that_it_stored_from_this_disk() {
+    let place = Place::new();
+    place.train("late");
+    let port = place.nowhere.rsplit(':').next().unwrap().parse().unwrap();
+    let _daemon = memctl_tests::daemon::DaemonProcess::sqlite(&place.folder.path().join("store"), port);
+    let ask = || place.memctl(&["query", "--job", "late", "--daemon", &place.nowhere]).output().unwrap();
+    let (first, second) = (ask(), ask());
+    let line = "memctl: stored job late (1 session): it waited on this disk, because no daemon had accepted it";
+    assert!(first.status.success() && stderr(&first).contains(line), "{}", stderr(&first));
+    assert!(second.status.success() && !stderr(&second).contains("stored job"), "{}", stderr(&second));
+}
