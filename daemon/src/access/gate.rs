@@ -144,7 +144,8 @@ impl Gate {
             // The response does not depend on the caller, so the store is not needed.
             return Ok(nobody(peer));
         }
-        let action = path.rsplit('/').next().unwrap_or(path);
+        // The route of a job's views ends with placeholders.
+        let action = path.rsplit('/').find(|part| !part.starts_with('{')).unwrap_or(path);
         let caller = match self.caller(peer, headers).await {
             Err(Refusal::Unauthenticated(why)) => {
                 self.inner.audit.turned_away(&host(peer), action, &why);
@@ -468,6 +469,14 @@ mod tests {
         assert!(gate.admit(Some(&near), ASK, &none).await.is_err(), "now every caller needs one");
         assert!(gate.still(&anybody).await.is_err(), "callers admitted before are refused");
         assert!(gate.admit(Some(&unix(gate.inner.uid)), DELETE, &none).await.is_ok(), "except the owner");
+    }
+
+    #[tokio::test]
+    async fn a_refusal_names_the_route_and_no_placeholder() {
+        let (store, gate) = gate("").await;
+        let (agent, _) = made(&store, "agent", "a").await;
+        let refused = gate.admit(Some(&tcp("[::1]:1")), "/api/v1/jobs/{job}/{view}", &agent).await.unwrap_err();
+        assert!(refused.to_string().contains("; jobs takes "), "{refused}");
     }
 
     #[tokio::test]
