@@ -15,6 +15,9 @@ const COURSE_ENDS: usize = 2;
 /// Ranks wait for each other within a step. A rank that was last heard this long before the others is behind.
 const BEHIND_NS: u64 = 1_000_000_000;
 
+/// How many times as long a suggested search for holders may take as one that was not complete.
+pub const LONGER_SEARCH_TIMES: u32 = 10;
+
 /// Changes between two runs up to this size are not reported by default: smaller buffers depend on timing.
 pub const CHANGE_BYTES: u64 = 64 << 10;
 /// Sites below this share of the peak are not in the file of a baseline.

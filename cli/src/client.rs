@@ -10,6 +10,7 @@ use memctl_answers::frag::Fragmentation;
 use memctl_answers::jobs::Jobs;
 use memctl_answers::ledger::Ledger;
 use memctl_answers::oom::Oom;
+use memctl_answers::profile::Profile;
 use memctl_answers::report::Report;
 use memctl_answers::sites::{Sites, View};
 use memctl_answers::timeline::Timeline;
@@ -161,4 +162,15 @@ pub async fn diagnosis(connection: &mut Connection, selection: v1::Selection) ->
 pub async fn jobs(connection: &mut Connection, request: v1::ListJobsRequest) -> Result<Jobs, Failure> {
     let response = connection.query.list_jobs(request).await;
     answered(response, connection)
+}
+
+/// The profile of a run.
+///
+/// # Errors
+/// See [`Failure`].
+pub async fn profile(connection: &mut Connection, job: &str) -> Result<Profile, Failure> {
+    let selection = v1::Selection { job: job.to_owned(), ..v1::Selection::default() };
+    let request = v1::ProfileRequest { selection: Some(selection) };
+    let response = connection.query.get_profile(request).await;
+    streamed(response, connection).await
 }

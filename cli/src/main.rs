@@ -22,6 +22,8 @@ macro_rules! eprint {
 
 mod allocator;
 mod args;
+mod baseline_file;
+mod checks;
 mod client;
 mod commands;
 mod confirm;

@@ -41,21 +41,11 @@ pub(super) fn run(shared: &Shared) {
 
 /// Delivers the sessions in a spool folder that no living process owns, and returns those that were stored whole. Ends
 /// when all is delivered, there is no progress, or `enough` returns true, which is called 20 times a second. Blocks.
-pub fn deliver_spool(
-    folder: &Path,
-    daemon: &Daemon,
-    backoff: Backoff,
-    enough: &dyn Fn() -> bool,
-) -> Vec<SessionInfo> {
+pub fn deliver_spool(folder: &Path, daemon: &Daemon, backoff: Backoff, enough: &dyn Fn() -> bool) -> Vec<SessionInfo> {
     deliver_all(Spool::orphans(folder), daemon, backoff, enough)
 }
 
-fn deliver_all(
-    spools: Vec<Spool>,
-    daemon: &Daemon,
-    backoff: Backoff,
-    enough: &dyn Fn() -> bool,
-) -> Vec<SessionInfo> {
+fn deliver_all(spools: Vec<Spool>, daemon: &Daemon, backoff: Backoff, enough: &dyn Fn() -> bool) -> Vec<SessionInfo> {
     let mut stored = Vec::new();
     if spools.is_empty() {
         return stored;

@@ -14,7 +14,7 @@ const IGNORED: &str = "64KiB";
 /// `memctl diff`.
 #[derive(Clone, Debug, Args)]
 pub struct Diff {
-    /// The two runs, the earlier one first: JOB, JOB#RUN, or a file of `memctl baseline save`. One name means its newest run and the run before it [default: the newest job's].
+    /// The two runs, the earlier one first: JOB, JOB#RUN, or a file of `memctl baseline save` (a word with / or .json). One name means its newest run and the run before it [default: the newest job's].
     #[arg(value_name = "RUN", num_args = 0..=2, add = ArgValueCandidates::new(job_names))]
     pub runs: Vec<String>,
     /// Do not report changes up to this size.

@@ -5,6 +5,7 @@
 
 pub mod access;
 pub mod alerts;
+mod assert;
 mod compare;
 pub mod help;
 pub mod job_names;
@@ -24,10 +25,11 @@ use clap_complete::Shell;
 
 use crate::hosting::{Credentials, DaemonAddress, Tls, TokenSource};
 use crate::render::screen::Colour;
+pub use assert::{Assert, Results};
 pub use compare::{Baseline, BaselineVerb, Diff};
 pub use questions::{
-    Assert, Diagnose, Export, ExportFormat, FailOn, Fit, Frag, Holders, Jobs, Leaks, Ledger, Oom, Query, Ranks, Report,
-    Sites, Timeline, WhatIf,
+    Diagnose, Export, ExportFormat, FailOn, Fit, Frag, Holders, Jobs, Leaks, Ledger, Oom, Query, Ranks, Report, Sites,
+    Timeline, WhatIf,
 };
 pub use recording::{Import, Run};
 pub use serving::{Daemon, LocalService, LogFormat};
@@ -46,7 +48,7 @@ pub struct Cli {
     pub command: Command,
 }
 
-const EXIT_CODES: &str = "Exit codes: 0 success, 1 a finding at or above --fail-on or a condition that does not hold, 2 wrong usage, \
+const EXIT_CODES: &str = "Exit codes: 0 success, 1 a finding at or above --fail-on, or a condition that does not hold or is inconclusive, 2 wrong usage, \
 3 no daemon or store can be reached, 4 no such job, 5 invalid input (none of it was stored), 6 not allowed (token, certificate or role).\n\
 Try `memctl demo` first: it needs no GPU, no Python and no server.";
 

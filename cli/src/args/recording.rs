@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
+use super::assert::{Assert, Results};
 use super::values::{self, LabelArg};
 use crate::hosting::SourcePathsMode;
 
@@ -38,14 +39,46 @@ pub struct Run {
     /// The longest wait for the storage of all data, after the command has ended [default: as long as storing makes progress, or 5 s if no daemon answers]. Data that is not stored by then waits on disk for the next run.
     #[arg(long, value_name = "TIME", value_parser = values::duration)]
     pub patience: Option<Duration>,
+    /// After the command, check this condition (see `memctl assert --help`); may be repeated. If one does not hold or is inconclusive and the command succeeded, the exit code is 1.
+    #[arg(long = "assert", value_name = "CONDITION")]
+    pub conditions: Vec<String>,
+    /// For the conditions: compare with this job, or with a file of `memctl baseline save`.
+    #[arg(long, value_name = "JOB|FILE")]
+    pub against: Option<String>,
+    /// Where the results of the conditions go.
+    #[command(flatten)]
+    pub results: Results,
     /// The command and its arguments.
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "CMD")]
     pub command: Vec<OsString>,
 }
 
+impl Run {
+    /// The conditions to check after the command; `None` if there are none.
+    ///
+    /// # Errors
+    /// Why they cannot be checked.
+    pub fn checks(&self, job: &str) -> Result<Option<Assert>, String> {
+        if self.conditions.is_empty() && self.against.is_none() {
+            return match self.results.is_empty() {
+                true => Ok(None),
+                false => Err("--junit, --sarif and --github need a condition: --assert CONDITION".to_owned()),
+            };
+        }
+        let asked = Assert {
+            words: self.conditions.clone(),
+            job: Some(job.to_owned()),
+            against: self.against.clone(),
+            results: self.results.clone(),
+            ..Assert::default()
+        };
+        asked.asked().map(|_| Some(asked))
+    }
+}
+
 const RUN_HELP: &str = "Examples:\n  memctl run -- python train.py\n  memctl run --job vit-17 -- torchrun --nproc-per-node 4 train.py\n\
 memctl prints nothing to standard output, which belongs to the command. With MEMCTL_DISABLED=1 the command is not recorded. Exit codes: \
-the command's, 128 + n if signal n ended the command, 126 or 127 if it cannot be started, 2 for wrong usage of memctl itself.";
+the command's, 128 + n if signal n ended the command, 126 or 127 if it cannot be started, 1 if the command succeeded and a condition of --assert does not hold or is inconclusive, 2 for wrong usage of memctl itself.";
 
 /// `memctl import`.
 #[derive(Clone, Debug, Args)]

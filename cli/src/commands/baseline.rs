@@ -6,9 +6,9 @@ use memctl_answers::baseline::Baseline;
 use memctl_answers::format::json;
 use memctl_model::{HumanBytes, JobState};
 
-use super::diff::{newest, profile};
+use super::diff::newest;
 use crate::args::{self, BaselineVerb, Global};
-use crate::client::asking;
+use crate::client::{asking, profile};
 use crate::exit::Failure;
 
 /// See the module.

@@ -1,19 +1,18 @@
 //! `memctl diff`: compares the memory of two runs.
 //!
-//! Guarantees: a word that names a file is a file; every other word is a job, or a job's run. One job means its newest
-//! run and the run before it.
+//! Guarantees: a word with `/` or the ending `.json` is a file; every other word is a job, or a job's run. One job means
+//! its newest run and the run before it.
 
 use std::io::Write;
-use std::path::Path;
 
 use memctl_answers::Job;
-use memctl_answers::baseline::{Baseline, FILE_BYTES_MAX};
 use memctl_answers::diff::Diff;
 use memctl_answers::profile::Profile;
 use memctl_proto::v1;
 
 use crate::args::{self, Global};
-use crate::client::{asking, jobs, streamed};
+use crate::baseline_file::baseline;
+use crate::client::{asking, jobs, profile};
 use crate::connect::Connection;
 use crate::exit::Failure;
 use crate::output::show;
@@ -43,42 +42,6 @@ pub async fn run(
         return out.write_all(markdown(&diff).as_bytes()).map_err(|error| Failure::output("standard output", &error));
     }
     show(&diff, global, screen, out)
-}
-
-/// Reads a file of `memctl baseline save`; `None` if the word names no file.
-///
-/// # Errors
-/// The file cannot be read, or is something else.
-pub fn baseline(word: &str) -> Result<Option<Baseline>, Failure> {
-    let path = Path::new(word);
-    let Ok(known) = path.metadata() else {
-        let is_path = word.contains('/') || path.extension().is_some_and(|ending| ending == "json");
-        return match is_path {
-            true => {
-                Err(Failure::usage(format!("there is no file {word}; `memctl baseline save -f {word}` writes one")))
-            }
-            false => Ok(None),
-        };
-    };
-    if known.is_dir() {
-        return Ok(None);
-    }
-    if known.len() > FILE_BYTES_MAX {
-        return Err(Failure::usage(format!("{word} is larger than a baseline can be ({FILE_BYTES_MAX} bytes)")));
-    }
-    let content = std::fs::read(path).map_err(|error| Failure::usage(format!("cannot read {word}: {error}")))?;
-    Baseline::read(&content).map(Some).map_err(|why| Failure::usage(format!("cannot use {word}: {why}")))
-}
-
-/// The profile of a run.
-///
-/// # Errors
-/// See [`Failure`].
-pub async fn profile(connection: &mut Connection, job: &str) -> Result<Profile, Failure> {
-    let selection = v1::Selection { job: job.to_owned(), ..v1::Selection::default() };
-    let request = v1::ProfileRequest { selection: Some(selection) };
-    let response = connection.query.get_profile(request).await;
-    streamed(response, connection).await
 }
 
 /// The newest runs of a job, the newest first.

@@ -4,8 +4,9 @@
 //! The page states how many blocks the holders cover, how long the search paused the process, and what was not
 //! searched.
 
-use memctl_answers::holders::{Holder, Holders};
+use memctl_analysis::display_threshold::LONGER_SEARCH_TIMES;
 use memctl_answers::format::text::file_name;
+use memctl_answers::holders::{Holder, Holders};
 use memctl_answers::naming::{command, name_of, place, process_flag, shell_word};
 use memctl_model::HumanBytes;
 use memctl_proto::convert::holders::BUDGET_MS_MAX;
@@ -13,9 +14,6 @@ use memctl_proto::convert::holders::BUDGET_MS_MAX;
 use super::{Page, heading, next, prose};
 use crate::render::screen::{Screen, Tone};
 use crate::render::text::{count, plural, safe};
-
-/// How many times as long a suggested search may take as one that was not complete.
-const LONGER_TIMES: u32 = 10;
 
 impl Page for Holders {
     fn page(&self, screen: &Screen) -> String {
@@ -58,7 +56,7 @@ fn longer_search(answer: &Holders) -> Option<String> {
     if answer.complete || budget_ms >= BUDGET_MS_MAX {
         return None;
     }
-    let seconds = budget_ms.saturating_mul(LONGER_TIMES).min(BUDGET_MS_MAX).div_ceil(1_000);
+    let seconds = budget_ms.saturating_mul(LONGER_SEARCH_TIMES).min(BUDGET_MS_MAX).div_ceil(1_000);
     let site = match answer.site.line {
         Some(line) if !answer.site.file.is_empty() => format!("{}:{line}", file_name(&answer.site.file)),
         _ => answer.site.function.to_string(),

@@ -17,12 +17,16 @@ mod summary;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use crate::args::{Global, Run};
+use jiff::Timestamp;
+
+use crate::args::{Assert, Global, Run};
+use crate::checks::check;
 use crate::exit::Failure;
 use crate::hosting::host::{self, Host, HostConfig, Limits, Summary};
 use crate::hosting::{self, SourcePaths};
@@ -49,11 +53,15 @@ const SPOOL_PATIENCE: Duration = Duration::from_secs(30);
 /// Wrong usage only: other errors are printed, and the command runs anyway.
 pub async fn run(args: &Run, global: &Global) -> Result<u8, Failure> {
     flags::check(&args.command)?;
+    let name = name::of(args);
+    let checks = args.checks(&name.job).map_err(Failure::usage)?;
     if is_disabled() {
+        if checks.is_some() {
+            say(global, "MEMCTL_DISABLED is set: the command is not recorded and no condition is checked");
+        }
         return Ok(child::replace(&args.command));
     }
     destination::check(global)?;
-    let name = name::of(args);
     for complaint in &name.complaints {
         say(global, complaint);
     }
@@ -66,14 +74,22 @@ pub async fn run(args: &Run, global: &Global) -> Result<u8, Failure> {
         Ok(made) => made,
         Err(failure) => {
             say(global, &format!("{failure}; the command runs unrecorded"));
-            return Ok(unrecorded(args, &relay).await);
+            return unchecked(unrecorded(args, &relay).await, checks.as_ref());
         }
     };
     if let Some(line) = &destination.notice {
         say(global, line);
     }
-    let hosted = Hosted { args, global, name, relay, destination, folder, source_paths };
-    Ok(hosted.run().await)
+    let hosted = Hosted { args, global, name, relay, destination, folder, source_paths, checks };
+    hosted.run().await
+}
+
+/// The exit code of a command that was not recorded. Its conditions are unknown, so a check must not pass.
+fn unchecked(code: u8, checks: Option<&Assert>) -> Result<u8, Failure> {
+    match (code, checks) {
+        (0, Some(_)) => Err(Failure::found("inconclusive: the command ran unrecorded, so no condition was checked")),
+        _ => Ok(code),
+    }
 }
 
 /// The context of a recorded run.
@@ -85,11 +101,12 @@ struct Hosted<'a> {
     destination: Destination,
     folder: Folder,
     source_paths: SourcePaths,
+    checks: Option<Assert>,
 }
 
 impl Hosted<'_> {
-    async fn run(self) -> u8 {
-        let Self { args, global, name, relay, destination, mut folder, source_paths } = self;
+    async fn run(self) -> Result<u8, Failure> {
+        let Self { args, global, name, relay, destination, mut folder, source_paths, checks } = self;
         let number = hosting::launch_id::drawn();
         let config = HostConfig {
             trainers_max: host::trainers_max(child::descriptors_max()),
@@ -104,7 +121,7 @@ impl Hosted<'_> {
             Err(error) => {
                 say(global, &format!("nothing can be recorded: {error}; the command runs unrecorded"));
                 destination.close().await;
-                return unrecorded(args, &relay).await;
+                return unchecked(unrecorded(args, &relay).await, checks.as_ref());
             }
         };
         let mut environment = environment(args, &name, &folder);
@@ -145,7 +162,31 @@ impl Hosted<'_> {
             seen: &seen,
         };
         page.tell(destination, left, &hurry).await;
-        ended.code
+        match checks.filter(|_| name.rank == 0) {
+            Some(checks) => checked(&checks, number, global, &ended).await,
+            None => Ok(ended.code),
+        }
+    }
+}
+
+/// Checks the conditions of a run. A failure of the command has precedence over one of a condition.
+async fn checked(checks: &Assert, launcher: u64, global: &Global, ended: &Ended) -> Result<u8, Failure> {
+    // Standard output belongs to the command.
+    let mut page = b"\n".to_vec();
+    let screen = summary::screen(global);
+    let outcome = check(checks, Some(launcher), global, &screen, Timestamp::now(), &mut page).await;
+    let annotates = checks.results.github;
+    if annotates || !global.quiet {
+        // A closed standard error is not an error here.
+        let _ = std::io::stderr().write_all(&page);
+    }
+    match outcome {
+        Ok(()) => Ok(ended.code),
+        Err(failure) if ended.code == 0 => Err(failure),
+        Err(failure) => {
+            say(global, &failure.to_string());
+            Ok(ended.code)
+        }
     }
 }
 

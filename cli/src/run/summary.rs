@@ -275,7 +275,7 @@ impl Closing<'_> {
 }
 
 /// The screen behind standard error.
-fn screen(global: &Global) -> Screen {
+pub fn screen(global: &Global) -> Screen {
     let is_terminal = std::io::stderr().is_terminal();
     Screen::of(is_terminal, global.colour())
 }

@@ -7,6 +7,7 @@ mod alerts_of_imports;
 mod bad_input;
 mod bad_place;
 mod bounds;
+mod check_results;
 mod connections;
 mod copies;
 mod cuda_trainer;

@@ -1,0 +1,77 @@
+//! SARIF 2.1.0, the format of static analysis results (an OASIS standard).
+//!
+//! Guarantees: every result has a location, because code hosts refuse a file with a result that has none. A problem
+//! without a location is a notification of the run.
+
+use memctl_answers::assert::{Outcome, Verdicts};
+use serde_json::{Value, json};
+
+use super::Problem;
+
+/// The standard's schema.
+const SCHEMA: &str = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json";
+/// The base of relative paths: the root of the checkout. Readers know this name.
+const ROOT: &str = "%SRCROOT%";
+
+/// The document.
+pub fn document(verdicts: &Verdicts, problems: &[Problem]) -> String {
+    let conditions: Vec<&str> = verdicts.conditions.iter().map(|checked| checked.condition.as_str()).collect();
+    let rules: Vec<Value> = conditions
+        .iter()
+        .map(|condition| {
+            json!({
+                "id": condition,
+                "shortDescription": { "text": format!("memctl assert {condition}") },
+                "defaultConfiguration": { "level": "error" },
+            })
+        })
+        .collect();
+    let results: Vec<Value> = problems.iter().filter_map(|problem| result(problem, &conditions)).collect();
+    let notes: Vec<Value> = problems.iter().filter_map(notification).collect();
+    let document = json!({
+        "$schema": SCHEMA,
+        "version": "2.1.0",
+        "runs": [{
+            "tool": { "driver": { "name": "memctl", "version": env!("CARGO_PKG_VERSION"), "rules": rules } },
+            "automationDetails": { "id": format!("memctl/{}/", verdicts.job.name) },
+            "results": results,
+            "invocations": [{ "executionSuccessful": true, "toolExecutionNotifications": notes }],
+        }],
+    });
+    format!("{document:#}\n")
+}
+
+/// A problem with a location. One that is inconclusive is no result: nothing was found.
+fn result(problem: &Problem, conditions: &[&str]) -> Option<Value> {
+    let at = problem.location.as_ref().filter(|_| problem.outcome == Outcome::DoesNotHold)?;
+    let index = conditions.iter().position(|condition| *condition == problem.condition)?;
+    let mut result = json!({
+        "ruleId": problem.condition,
+        "ruleIndex": index,
+        "level": "error",
+        "message": { "text": problem.message },
+        "locations": [{
+            "physicalLocation": {
+                "artifactLocation": { "uri": uri(&at.path), "uriBaseId": ROOT },
+                "region": { "startLine": at.line.max(1) },
+            },
+        }],
+    });
+    if let (Some(finding), Some(fields)) = (&problem.finding, result.as_object_mut()) {
+        fields.insert("partialFingerprints".into(), json!({ "memctlFinding/v1": finding }));
+    }
+    Some(result)
+}
+
+fn notification(problem: &Problem) -> Option<Value> {
+    let is_result = problem.location.is_some() && problem.outcome == Outcome::DoesNotHold;
+    let text = format!("{} {}: {}", problem.condition, problem.outcome.words(), problem.message);
+    (!is_result).then(|| json!({ "level": "error", "message": { "text": text } }))
+}
+
+/// A relative path as a URI reference.
+fn uri(path: &str) -> String {
+    use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+    const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'/').remove(b'.').remove(b'_').remove(b'-').remove(b'~');
+    utf8_percent_encode(path, ESCAPED).to_string()
+}
