@@ -18,7 +18,7 @@ from memctl_agent._book import EVAL as _EVAL
 from memctl_agent._session import SESSION as _the_session
 from memctl_agent._session import say as _say
 
-__all__ = ["Range", "attach", "detach", "epoch", "note", "phase", "region", "status", "step"]
+__all__ = ["Range", "attach", "detach", "epoch", "note", "phase", "region", "show", "status", "step"]
 
 
 def attach(
@@ -176,6 +176,35 @@ def status() -> dict[str, object]:
     problem."""
     found = _quietly(_the_session.status)
     return found if isinstance(found, dict) else {"attached": False, "level": "off", "trouble": _the_session.trouble}
+
+
+def show(job: Optional[str] = None, *, height: int = 800) -> None:
+    """Shows the report about a job in the notebook: this process's own job unless `job` is given. `height` is in
+    pixels.
+
+    The report has everything that was recorded until now. Outside a notebook, or if there is no report, one sentence is
+    printed.
+    """
+    try:
+        from memctl_agent._notebook._report import show_report
+
+        show_report(job, height)
+    except Exception as error:
+        _say(f"no report: {type(error).__name__}: {error}")
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """For `%load_ext memctl_agent`: adds the magic `%%memctl` to IPython. It is not part of the Python interface."""
+    from memctl_agent._notebook import load
+
+    load(shell)
+
+
+def unload_ipython_extension(shell: Any) -> None:
+    """For `%unload_ext memctl_agent`."""
+    from memctl_agent._notebook import unload
+
+    unload(shell)
 
 
 def _number(value: object, most: int, what: str) -> int:

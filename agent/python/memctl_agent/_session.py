@@ -251,7 +251,8 @@ class Session:
         if self._started.get("mode") != "thread" or not is_first_local_rank():
             return
         job = shlex.quote(str(self._started.get("job")))
-        place = "" if self._started.get("is_local") else f" --daemon {self._started.get('daemon')}"
+        daemon = self.daemon()
+        place = "" if daemon is None else f" --daemon {daemon}"
         say(f"recording as job {job}; `memctl query {job}{place}` shows the job, `memctl ui{place}` shows its page")
 
     def _has_stacks(self) -> bool:
@@ -427,6 +428,12 @@ class Session:
             self._let_go()
         except Exception:
             self.state = OFF
+
+    def daemon(self) -> Optional[str]:
+        """The address of the daemon to which this process sends; None for this user's own daemon or local service, and
+        if there is no session."""
+        is_local = self.state != ATTACHED or self._started.get("is_local")
+        return None if is_local else str(self._started.get("daemon"))
 
     # -- status ------------------------------------------------------------------------------------------------
 
