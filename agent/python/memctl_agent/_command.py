@@ -22,7 +22,11 @@ OUTPUT_BYTES_MAX = 64 << 20
 
 
 class Refusal(Exception):
-    """Why there is no answer, in one sentence with the remedy."""
+    """Why there is no answer, in one sentence with the remedy. `is_final` is whether the command itself refused."""
+
+    def __init__(self, text: str, is_final: bool = False) -> None:
+        super().__init__(text)
+        self.is_final = is_final
 
 
 def program() -> str:
@@ -62,7 +66,12 @@ def place() -> list[str]:
 
 def ask(verb: str, job: str, *flags: str, limit_s: float) -> str:
     """The output of `memctl VERB` about a job. Raises `Refusal` if it fails or takes more than `limit_s` seconds."""
-    command = [program(), verb, f"--job={job}", *place(), *flags]
+    return run(verb, f"--job={job}", *flags, limit_s=limit_s)
+
+
+def run(verb: str, *flags: str, limit_s: float) -> str:
+    """The output of `memctl VERB`. Raises `Refusal` if it fails or takes more than `limit_s` seconds."""
+    command = [program(), verb, *place(), *flags]
     try:
         ran = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=limit_s, check=False)
     except subprocess.TimeoutExpired:
@@ -71,7 +80,7 @@ def ask(verb: str, job: str, *flags: str, limit_s: float) -> str:
         raise Refusal(f"{command[0]} does not start: {error}") from None
     if ran.returncode:
         lines = ran.stderr.decode("utf-8", "replace").strip().splitlines() or [f"exit code {ran.returncode}"]
-        raise Refusal(lines[-1].removeprefix("memctl: "))
+        raise Refusal(lines[-1].removeprefix("memctl: "), is_final=True)
     if len(ran.stdout) > OUTPUT_BYTES_MAX:
         raise Refusal(f"the answer has more than {OUTPUT_BYTES_MAX >> 20} MiB")
     return ran.stdout.decode("utf-8", "replace")
