@@ -176,7 +176,7 @@ class Log:
         self._is_ending = True
 
     def end(self) -> None:
-        """The session has ended. Waits for at most `END_S` until everything is passed on."""
+        """The session has ended. Calls that wait for a server get `END_S` at most."""
         self._is_ending = False
         thread, self._thread = self._thread, None
         if thread is None or thread is threading.current_thread():
@@ -184,7 +184,8 @@ class Log:
         self._is_over = True
         # (The thread takes what is in the queue before it sees that this is over.)
         self._queue.put(({}, -1))
-        thread.join(END_S)
+        if self._tracker.may_wait:
+            thread.join(END_S)
 
     # -- in memctl's thread --------------------------------------------------------------------------------------
 

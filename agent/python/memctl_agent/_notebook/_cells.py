@@ -14,6 +14,7 @@ import sys
 from typing import Any, Optional
 
 from memctl_agent import _torch
+from memctl_agent._holders import _outputs
 from memctl_agent._notebook._names import Names, Place
 from memctl_agent._notebook._view import Row, View, show
 from memctl_agent._usage import _trace
@@ -81,10 +82,10 @@ class Cells:
         before, shell = _allocated(), self._shell
         if shell.displayhook.do_full_cache:
             shell.displayhook.flush()
-        for name in ("_", "__", "___"):
-            # `flush` leaves the last outputs there, and then `_` would no longer be set.
-            if name in shell.user_ns_hidden:
-                shell.user_ns_hidden[name] = shell.user_ns.get(name)
+        hidden = shell.user_ns_hidden
+        for name in filter(_outputs.is_name, list(hidden)):
+            # `flush` leaves the last outputs there (all of them before version 8), and then `_` would no longer be set.
+            hidden[name] = shell.user_ns.get(name)
         shell.last_execution_result = None
         for name in ("last_type", "last_value", "last_traceback", "last_exc"):
             if hasattr(sys, name):

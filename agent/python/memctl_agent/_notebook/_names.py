@@ -14,6 +14,9 @@ from typing import Any, Optional
 
 from memctl_agent._usage import _trace
 
+# Number of cells of an old IPython that are named.
+CELLS_MAX = 300
+
 _NUMBER = re.compile(re.escape(_trace.CELL) + r"(\d+)-")
 
 
@@ -30,8 +33,9 @@ class Names:
     """The names of cells of one shell. `number` is that of the cell that is measured."""
 
     def __init__(self, shell: Any, number: int) -> None:
-        self._compile, self._number = getattr(shell, "compile", None), number
+        self._shell, self._number = shell, number
         self._known: dict[str, Optional[int]] = {}
+        self._history: Optional[dict[str, int]] = None
 
     def cell(self, file: str) -> Optional[int]:
         """The number of the cell that has this name; None if no cell has it."""
@@ -40,11 +44,25 @@ class Names:
         return self._known[file]
 
     def _find(self, file: str) -> Optional[int]:
-        found = getattr(self._compile, "_filename_map", {}).get(file)
-        if isinstance(found, int):
-            return found
         match = _NUMBER.match(file)
-        return int(match.group(1)) if match else None
+        if match:
+            return int(match.group(1))
+        names = getattr(getattr(self._shell, "compile", None), "_filename_map", None)
+        if names is None:
+            # IPython before version 8, as in Colab.
+            self._history = names = self._named_again() if self._history is None else self._history
+        found = names.get(file)
+        return found if isinstance(found, int) else None
+
+    def _named_again(self) -> dict[str, int]:
+        """The names of the last cells, made again as the compiler made them from their texts."""
+        try:
+            name, texts = self._shell.compile.get_code_name, self._shell.history_manager.input_hist_raw
+            last = range(max(0, len(texts) - CELLS_MAX), len(texts))
+            return {name(texts[number], texts[number], number): number for number in last}
+        except Exception:
+            # Another kind of shell: the name of the file has to do.
+            return {}
 
     def place(self, frames: Sequence[dict[str, Any]]) -> Place:
         """The place of a block, from its frames, innermost first."""
