@@ -116,6 +116,8 @@ class Log:
         # Steps until the next one that is logged, and the number of the last step.
         self._left, self._step = 1, 0
         self._levels: dict[str, int] = {}
+        # The devices that were in use when all were read, which is at the end of each epoch.
+        self._used: list[int] = []
         self._of_daemon: dict[str, Any] = {}
         self._texts: dict[str, str] = {}
         self._has_failed = self._is_ending = False
@@ -133,20 +135,21 @@ class Log:
         try:
             if kind == PHASE_END:
                 if self._left <= 1 and number in _PHASES:
-                    self._levels[_PHASES[number]] = _summary.counters().get("allocated_bytes", 0)
+                    self._levels[_PHASES[number]] = _summary.counters(self._used).get("allocated_bytes", 0)
             elif kind == STEP_END:
                 self._step, self._left = number, self._left - 1
                 if self._left <= 0:
                     self._left = self._every
                     self._log({})
             elif kind in (EPOCH_END, EPOCH_ENDED):
+                self._used.clear()
                 self._log({"epoch": number})
                 self._ask()
         except Exception as error:
             self._failed(error)
 
     def _log(self, more: dict[str, Any]) -> None:
-        values = {**_summary.counters(), **self._levels, **self._of_daemon, "step": self._step, **more}
+        values = {**_summary.counters(self._used), **self._levels, **self._of_daemon, "step": self._step, **more}
         self._levels = {}
         values = {f"{self._prefix}{name}": value for name, value in values.items() if type(value) in (int, float)}
         if not self._tracker.may_wait:
