@@ -3,6 +3,8 @@
 Guarantees: texts contain only names of modules, classes, functions, variables, attributes and keys. Their length is
 bounded. The same chain gives the same words.
 Does not invent names. A container without a name is "a list".
+
+(Over 400 lines: every part of a sentence reads the chain, and the words of one sentence belong together.)
 """
 
 from __future__ import annotations
