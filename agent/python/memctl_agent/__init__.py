@@ -18,7 +18,20 @@ from memctl_agent._book import EVAL as _EVAL
 from memctl_agent._session import SESSION as _the_session
 from memctl_agent._session import say as _say
 
-__all__ = ["Range", "attach", "detach", "epoch", "note", "phase", "region", "status", "step"]
+__all__ = [
+    "Range",
+    "attach",
+    "detach",
+    "epoch",
+    "log_to",
+    "note",
+    "phase",
+    "region",
+    "show",
+    "status",
+    "step",
+    "summary",
+]
 
 
 def attach(
@@ -176,6 +189,69 @@ def status() -> dict[str, object]:
     problem."""
     found = _quietly(_the_session.status)
     return found if isinstance(found, dict) else {"attached": False, "level": "off", "trouble": _the_session.trouble}
+
+
+def show(job: Optional[str] = None, *, height: int = 800) -> None:
+    """Shows the report about a job in the notebook: this process's own job unless `job` is given. `height` is in
+    pixels.
+
+    The report has everything that was recorded until now. Outside a notebook, or if there is no report, one sentence is
+    printed.
+    """
+    try:
+        from memctl_agent._notebook._report import show_report
+
+        show_report(job, height)
+    except Exception as error:
+        _say(f"no report: {type(error).__name__}: {error}")
+
+
+def summary(*, daemon_s: float = 0.2) -> dict[str, Any]:
+    """This process's memory as a flat dict of numbers and texts. Names of amounts end with their unit.
+
+    `allocated_bytes`, `reserved_bytes`, `peak_allocated_bytes`, `peak_reserved_bytes`, `alloc_retries` and `ooms` are
+    PyTorch's counters. `verdict`, `verdict_sentence`, `floor_bytes`, `growth_bytes_per_epoch` and `page_url` come from
+    the daemon, for which the call waits at most `daemon_s` seconds; 0 leaves them out. Instead of figures that are
+    missing, `reason` and `daemon_reason` say why.
+    """
+    try:
+        from memctl_agent._summary import summary as _of
+
+        return _of(daemon_s)
+    except Exception as error:
+        return {"reason": f"a fault of memctl ({type(error).__name__}: {error})"}
+
+
+def log_to(tracker: Any, *, every_steps: int = 10, verdict_s: float = 30.0, prefix: str = "memctl/") -> bool:
+    """Logs this process's memory to a tracker, from now on: at the end of each epoch, and of every `every_steps` steps.
+
+    `tracker` is a run of Weights & Biases (or the module `wandb`), the module `mlflow`, a `SummaryWriter` of
+    TensorBoard, or a function that is called with a dict of numbers and the step. Logged are PyTorch's counters, the
+    levels after the forward and the backward pass, and, when the daemon has answered, its floor, growth, verdict and
+    the page's address. A thread asks the daemon after epochs, at most every `verdict_s` seconds.
+    Returns whether the tracker is known. Otherwise one line on stderr gives the reason.
+    """
+    try:
+        from memctl_agent._trackers import log_to as _log_to
+
+        return _log_to(tracker, every_steps, verdict_s, prefix)
+    except Exception as error:
+        _say(f"nothing is logged: {type(error).__name__}: {error}")
+        return False
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """For `%load_ext memctl_agent`: adds the magic `%%memctl` to IPython. It is not part of the Python interface."""
+    from memctl_agent._notebook import load
+
+    load(shell)
+
+
+def unload_ipython_extension(shell: Any) -> None:
+    """For `%unload_ext memctl_agent`."""
+    from memctl_agent._notebook import unload
+
+    unload(shell)
 
 
 def _number(value: object, most: int, what: str) -> int:

@@ -114,6 +114,8 @@ class Session:
         self._asked = Asked(lambda: self.book.has_epochs)
         self._nccl = Nccl()
         self._sharing = Sharing()
+        # What passes the figures on to trackers (`_trackers.Log`). They stay when a session ends.
+        self.logs: list[Any] = []
 
     # -- attaching -------------------------------------------------------------------------------------------
 
@@ -251,7 +253,8 @@ class Session:
         if self._started.get("mode") != "thread" or not is_first_local_rank():
             return
         job = shlex.quote(str(self._started.get("job")))
-        place = "" if self._started.get("is_local") else f" --daemon {self._started.get('daemon')}"
+        daemon = self.daemon()
+        place = "" if daemon is None else f" --daemon {daemon}"
         say(f"recording as job {job}; `memctl query {job}{place}` shows the job, `memctl ui{place}` shows its page")
 
     def _has_stacks(self) -> bool:
@@ -346,6 +349,8 @@ class Session:
             if self._torch is not None:
                 self._nccl.step_ended(self._torch, self._native)
                 self._sharing.step_ended(self._torch, self._native)
+        for log in self.logs:
+            log.mark(kind, number)
 
     def _watch_loop(self) -> None:
         loop = Loop(self.book)
@@ -374,9 +379,13 @@ class Session:
         attached, native = self.state == ATTACHED, self._native
         self._unhook()
         if attached:
+            for log in self.logs:
+                log.ends()
             self.book.close(failure is not None)
             if self._torch is not None:
                 self._sharing.look(self._torch, native)
+            for log in self.logs:
+                log.end()
         started = self._started
         # (If the launcher was killed, this process continues the session itself, and then it waits for the daemon.)
         patience = 0.0 if attached and native.status().get("mode") == "launcher" else PATIENCE_S
@@ -422,11 +431,18 @@ class Session:
             return
         try:
             self._native.silence()
-            # The parent's thread that answers requests does not exist in the child.
+            # The parent's threads that answer requests and feed trackers do not exist in the child.
+            self.logs = []
             self._asked = Asked(lambda: self.book.has_epochs)
             self._let_go()
         except Exception:
             self.state = OFF
+
+    def daemon(self) -> Optional[str]:
+        """The address of the daemon to which this process sends; None for this user's own daemon or local service, and
+        if there is no session."""
+        is_local = self.state != ATTACHED or self._started.get("is_local")
+        return None if is_local else str(self._started.get("daemon"))
 
     # -- status ------------------------------------------------------------------------------------------------
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from memctl_agent._pytest import _leaks, _limits, _rows, _trace
+from memctl_agent._pytest import _leaks, _limits, _rows
+from memctl_agent._usage import _amounts, _trace
 
 KIB = 1 << 10
 
@@ -51,9 +52,9 @@ def test_other_amounts_are_refused(value: object) -> None:
 
 
 def test_amounts_for_people() -> None:
-    texts = [_limits.human(bytes_) for bytes_ in (0, 512, 1024, 1536, 1 << 20, (1 << 30) - 1, 3 << 40)]
+    texts = [_amounts.human(bytes_) for bytes_ in (0, 512, 1024, 1536, 1 << 20, (1 << 30) - 1, 3 << 40)]
     assert texts == ["0 B", "512 B", "1.0 KiB", "1.5 KiB", "1.0 MiB", "1.0 GiB", "3.0 TiB"]
-    assert _limits.exactly(2_097_664) == "2.0 MiB (2,097,664 bytes)"
+    assert _amounts.exactly(2_097_664) == "2.0 MiB (2,097,664 bytes)"
 
 
 def test_the_site_is_the_innermost_line_of_the_users_code() -> None:

@@ -156,6 +156,7 @@ class Answer:
             count = len(group.threads)
             which = root.thread if count == 1 else f"{count} threads, one of them {root.thread}"
             after = f"{after}, of {which}"
+        after += chain.aside()
         found = entry(kind, f"{before}{sentence}{after}", chain.steps(tail), group.blocks, sizes, facts)
         found["subject"] = f"{before}{subject}{after}"[:SENTENCE_CHARS_MAX]
         found["identity"] = chain.steps(tail, with_counts=False)

@@ -32,6 +32,17 @@ class Group:
     blocks: list[int] = field(default_factory=list)
     threads: set[int] = field(default_factory=set)
     hows: set[str] = field(default_factory=set)
+    # The blocks of each tensor.
+    tensors: dict[int, list[int]] = field(default_factory=dict)
+
+    def parted(self, most: int) -> list[Group]:
+        """A group for each of the tensors, up to `most` of them. The last one has all further tensors."""
+        groups: list[Group] = []
+        for tensor, blocks in self.tensors.items():
+            if len(groups) < most:
+                groups.append(Group(tensor, self.at, self.how, [], self.threads, self.hows, {}))
+            groups[-1].blocks += blocks
+        return groups
 
     @property
     def is_of_graph(self) -> bool:
@@ -81,6 +92,7 @@ class Grouping:
             key: object = (way.variable, how) if way.thread else (way.chain[at], how)
             group = self._groups.setdefault(key, Group(way.chain[-1], at, way.how))
             group.blocks.append(way.block)
+            group.tensors.setdefault(way.chain[-1], []).append(way.block)
             group.hows.add(way.how)
             if way.thread:
                 group.threads.add(way.thread)

@@ -52,6 +52,8 @@ STARTS_AT_ONCE = 64
 GRAPHS_SHARE_MAX = 0.85
 # Additional time of a slice for a graph that is too long for one slice.
 LONG_GRAPH_MS = 5.0
+# Number of a module's variables with tensors that are described one by one.
+VARIABLES_TOLD_MAX = 8
 # The walk of a graph ends after this many slices without progress.
 STUCK_MAX = 4
 # Maximum number of groups that are described, before equal groups are merged.
@@ -616,9 +618,13 @@ class Search:
             if path is None:
                 # The tensor was released meanwhile.
                 continue
-            self._known += len(group.blocks)
             answer = Answer(self._frames, now.torch, now.tensors.class_ids)
             root = self._root_of(group.tensor)
+            if len(path) == 2 and len(group.tensors) > 1 and root is not None and root.kind == "module":
+                # They have nothing in common but the module: each is a variable of its own.
+                self._groups[:0] = group.parted(VARIABLES_TOLD_MAX)
+                continue
+            self._known += len(group.blocks)
             self._entries.append(answer.entry(group, answer.chain(path, root), sizes))
         self._finish()
         return True

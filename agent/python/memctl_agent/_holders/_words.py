@@ -3,6 +3,8 @@
 Guarantees: texts contain only names of modules, classes, functions, variables, attributes and keys. Their length is
 bounded. The same chain gives the same words.
 Does not invent names. A container without a name is "a list".
+
+(Over 400 lines: every part of a sentence reads the chain, and the words of one sentence belong together.)
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import types
 from dataclasses import dataclass
 from typing import Any, Optional
 
-from memctl_agent._holders import _facts, _reading
+from memctl_agent._holders import _facts, _outputs, _reading
 from memctl_agent._holders._facts import FILLED
 from memctl_agent._holders._frames import Frames
 from memctl_agent._holders._roots import Root
@@ -68,7 +70,7 @@ class Chain:
             return self._local_root() if self.root is not None and self.root.kind == "local" else Edge("")
         holder = self.path[at - 1]
         if at == 1 and self.root is not None and self.root.kind == "module":
-            return Edge("global", _reading.key_of(holder, thing) or "?", self.root.name)
+            return Edge("global", self._global(holder, thing), self.root.name)
         cls = type(holder)
         if cls is types.FrameType:
             name = self._frames.local_of(holder, thing)
@@ -94,6 +96,46 @@ class Chain:
             return Edge("attribute", _TENSOR_HOOKS, _reading.type_name(cls))
         name = _reading.attribute_of(holder, thing)
         return Edge("attribute", name, _reading.type_name(cls)) if name else Edge("")
+
+    def _global(self, holder: Any, thing: Any) -> str:
+        """The name of a module's variable. A variable of the program goes before IPython's names of the same object."""
+        name = _reading.key_of(holder, thing) or "?"
+        if not name.startswith("_") or holder is not _outputs.namespace():
+            return name
+        own = _outputs.own_name(holder, thing)
+        number = _outputs.number(holder, [thing]) if own is None and _outputs.is_name(name) else None
+        return own or (name if number is None else f"Out[{number}]")
+
+    @functools.cached_property
+    def output(self) -> Optional[str]:
+        """The output of a notebook by which the chain leads to the tensor, such as `Out[5]`."""
+        variables = _outputs.namespace()
+        if variables is None or len(self.path) < 2:
+            return None
+        edge = self.edges[1]
+        if self.path[0] is variables and edge.how == "global":
+            if self.path[1] is variables["_oh"]:
+                return "Out"
+            if edge.name.startswith("Out[") or _outputs.is_name(edge.name):
+                return edge.name
+        for above, below in zip(self.edges, self.edges[1:]):
+            if above.name == _outputs.HIDDEN and below.how == "key" and _outputs.is_name(below.name):
+                return below.name
+        return None
+
+    def aside(self) -> str:
+        """The end of a sentence about this chain: what a notebook's output history has to do with it; else empty."""
+        if self.output is not None:
+            return f" ({_outputs.REMEDY})"
+        variables = _outputs.namespace()
+        if variables is None:
+            return ""
+        if any(edge.name in _outputs.LAST_EXCEPTION for edge in self.edges) and self.passes(types.TracebackType):
+            return f" ({_outputs.EXCEPTION_REMEDY})"
+        number = _outputs.number(variables, self.path[1:])
+        if number is None:
+            return ""
+        return f"; `Out[{number}]` of {_outputs.PHRASE} holds it, too ({_outputs.REMEDY})"
 
     def _local_root(self) -> Edge:
         assert self.root is not None
@@ -268,6 +310,8 @@ class Chain:
         word = _reading.container(thing) or (
             "tensor" if at == len(self.path) - 1 else f"`{_reading.type_name(type(thing))}` object"
         )
+        if self.output is not None and (at == 1 or edge.name == self.output):
+            return f"{word} `{self.output}` of {_outputs.PHRASE}"
         if edge.how == "global":
             return f"{word} `{edge.name}` of module `{edge.owner}`"
         if edge.name == "_modules" and edge.owner in FILLED and at > 0:
@@ -343,6 +387,10 @@ def kind_and_sentence(chain: Chain, at: int, tensors: Optional[int]) -> tuple[st
         inner = max(at, frame) + 1
         what = chain.phrase(min(inner, len(chain.path) - 1))
         return "exception", f"{what}, kept by the traceback of exception `{name}`{_kept(chain, exception)}{many}"
+    traceback = chain.passes(types.TracebackType)
+    if traceback is not None and frame is not None and traceback < frame:
+        what = chain.phrase(min(max(at, frame) + 1, len(chain.path) - 1))
+        return "exception", f"{what}, kept by a traceback{_kept(chain, traceback)}{many}"
     local = chain.passes(_thread._local)
     if local is not None:
         return "thread_local", f"{chain.phrase(_named(chain, at))}{many}"

@@ -3,23 +3,21 @@
 The comparison is by line: a block that replaces another one of the same line is no growth. The holders are those that
 `memctl holders` would name.
 Guarantees: reference cycles that the garbage collector frees are no leak.
-Refuses: to name holders without the native module, and what C or C++ holds.
 """
 
 from __future__ import annotations
 
 import gc
-import sys
 import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from memctl_agent._pytest._limits import human
-from memctl_agent._pytest._trace import Key, Line, Site, label
+from memctl_agent._usage._amounts import human
+from memctl_agent._usage._held import holders
+from memctl_agent._usage._trace import Key, Line, Site, label
 
-# Lines that a message names, holders of each, and how long the search for them may take, in milliseconds.
+# Lines that a message names, and how long the search for the holders of each may take, in milliseconds.
 LINES_MAX = 5
-HOLDERS_MAX = 3
 BUDGET_MS = 20_000.0
 # How often cycles are collected: a finalizer may make the next ones unreachable.
 COLLECTIONS_MAX = 3
@@ -81,27 +79,8 @@ def described(found: Growth, root: str, module: str) -> list[str]:
     for line in found.lines[:LINES_MAX]:
         blocks = f" in {line.blocks} block{'s' * (line.blocks != 1)}" if line.blocks > 0 else ""
         texts.append(f"{human(line.bytes_):>11}{blocks}  {label(line.site, root)}")
-        texts += [f"{'':13}held by: {text}" for text in holders(found.blocks.get(line.site, []), module)]
+        texts += [f"{'':13}held by: {text}" for text in holders(found.blocks.get(line.site, []), module, BUDGET_MS)]
     if len(found.lines) > LINES_MAX:
         rest = found.lines[LINES_MAX:]
         texts.append(f"{human(sum(line.bytes_ for line in rest)):>11}  {len(rest)} other lines")
     return texts
-
-
-def holders(blocks: list[tuple[int, int]], module: str) -> list[str]:
-    """Sentences about the Python objects that hold these blocks (address and size)."""
-    from memctl_agent._session import load_native
-
-    native = load_native()
-    if native is None:
-        return ["not searched: memctl's native module is missing"]
-    if not blocks:
-        return ["not searched: the growth is of blocks that replace smaller ones"]
-    try:
-        from memctl_agent import _holders
-
-        answer = _holders.find(native, blocks, BUDGET_MS, [module] if module in sys.modules else [])
-    except Exception as error:
-        return [f"not searched: {type(error).__name__}: {error}"]
-    sentences = [str(one["sentence"]) for one in answer["holders"][:HOLDERS_MAX]]
-    return sentences or ["no Python object was found", *answer["not_looked_at"][:1]]

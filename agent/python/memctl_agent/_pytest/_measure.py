@@ -14,10 +14,12 @@ from typing import Any, Optional
 
 import pytest  # pyright: ignore[reportMissingImports]
 
-from memctl_agent._pytest import _leaks, _limits, _trace
-from memctl_agent._pytest._history import History
-from memctl_agent._pytest._limits import Limits, exactly, human
+from memctl_agent._pytest import _leaks, _limits
+from memctl_agent._pytest._limits import Limits
 from memctl_agent._pytest._rows import Row, Rows
+from memctl_agent._usage import _trace
+from memctl_agent._usage._amounts import exactly, human
+from memctl_agent._usage._history import History
 
 FIXTURE = "gpu_memory"
 # Lines at the peak that a message names.

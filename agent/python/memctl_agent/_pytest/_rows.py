@@ -12,7 +12,7 @@ from typing import Any, Optional
 
 import pytest  # pyright: ignore[reportMissingImports]
 
-from memctl_agent._pytest._limits import human
+from memctl_agent._usage._amounts import human
 
 # The name of the results among what a worker of pytest-xdist sends at its end.
 OUTPUT = "memctl_gpu_memory"

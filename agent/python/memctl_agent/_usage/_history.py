@@ -1,7 +1,8 @@
-"""Records the allocator's events while a test runs, by PyTorch's own memory history.
+"""Records the allocator's events while a test or a cell of a notebook runs, by PyTorch's own memory history.
 
 The history does not touch the allocator's counters: a test that resets and reads its own peaks gets the same results.
-It exists once per process. If the test uses it as well, the test has precedence and `reason` says so.
+It exists once per process. If the test uses it as well, the test has precedence and `reason` says so. What is said of
+a test here goes for a cell, too.
 Guarantees: CUDA is never initialised here; if a test initialises it, recording begins within that call. No exception
 leaves. At the end, nothing of this is left in torch.
 Refuses: allocators without events, torch without CUDA.
@@ -28,8 +29,6 @@ _UNUSED = ["free_completed", "segment_alloc", "segment_free", "snapshot"]
 # The functions that switch PyTorch's history on and off.
 _SWITCHES = ("_cuda_record_memory_history", "_cuda_record_memory_history_legacy")
 
-IMPORTED = "the test imported torch itself"
-TAKEN = "the test records PyTorch's memory history itself"
 ON_ALREADY = "the program records PyTorch's memory history itself"
 
 
@@ -52,9 +51,12 @@ def _without_inductor(torch: Any) -> Iterator[None]:
 
 
 class History:
-    """PyTorch's memory history, on for one test at a time. `reason` says why there is none."""
+    """PyTorch's memory history, on for one test at a time. `reason` says why there is none. `subject` is the noun for
+    what is measured: `test` or `cell`."""
 
-    def __init__(self) -> None:
+    def __init__(self, subject: str = "test") -> None:
+        self._subject = subject
+        self._taken = f"the {subject} records PyTorch's memory history itself"
         self.reason: Optional[str] = None
         # Counts beginnings: an index into the events is valid for one of them.
         self.turn = 0
@@ -152,7 +154,7 @@ class History:
         @functools.wraps(original)
         def switch(*args: Any, **kwargs: Any) -> Any:
             if not self._is_own_call and self._is_on:
-                self.reason = TAKEN
+                self.reason = self._taken
             return original(*args, **kwargs)
 
         return switch
@@ -176,7 +178,7 @@ class History:
             self.reason = f"PyTorch's memory history cannot be read ({type(error).__name__}: {error})"
             return None
         if any(len(trace) >= EVENTS_MAX for trace in found["device_traces"]):
-            self.reason = f"the test has more than {EVENTS_MAX:,} allocator events on a device"
+            self.reason = f"the {self._subject} has more than {EVENTS_MAX:,} allocator events on a device"
             return None
         return found
 
@@ -189,7 +191,7 @@ class History:
             if torch is None or not _torch.has_cuda(torch):
                 return None
             if torch.cuda.is_initialized():
-                return None if self._torch is not None else IMPORTED
+                return None if self._torch is not None else f"the {self._subject} imported torch itself"
             if self._devices is None:
                 self._devices = int(torch.cuda.device_count())
         except Exception as error:
@@ -201,7 +203,7 @@ class History:
         self._is_wanted = False
         if self._is_on:
             try:
-                if self.reason != TAKEN:
+                if self.reason != self._taken:
                     self._switch(None)
             except Exception as error:
                 self.reason = f"{type(error).__name__}: {error}"

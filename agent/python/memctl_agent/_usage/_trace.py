@@ -1,6 +1,6 @@
-"""Computes a test's figures from PyTorch's list of allocator events: the peak, what is live, and their lines.
+"""Computes a test's or a cell's figures from PyTorch's list of allocator events: the peak, what is live, their lines.
 
-A test's own memory is the blocks that were allocated since its body began and are not freed yet. A block counts with
+Its own memory is the blocks that were allocated since its body began and are not freed yet. A block counts with
 the bytes that were requested, rounded up to the allocator's unit of 512 bytes. That does not depend on what other tests
 left in the allocator's cache: `torch.cuda.memory_allocated()` may count up to 1 MiB more for a large block whose rest
 was too small to be split off.
@@ -12,7 +12,7 @@ from __future__ import annotations
 import heapq
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
@@ -21,6 +21,8 @@ UNIT = 512
 
 # Parts of paths of files that are not the user's own code.
 _LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3.")
+# How IPython names the code of a cell in a terminal. A kernel names a file.
+CELL = "<ipython-input-"
 
 # File, line and function; None if no Python function was running, as in autograd's threads.
 Site = Optional[tuple[str, int, str]]
@@ -30,7 +32,7 @@ Key = tuple[int, int]
 
 def _torch_folder() -> str:
     file = getattr(sys.modules.get("torch"), "__file__", None)
-    return os.path.dirname(file) + os.sep if file else "<"
+    return os.path.dirname(file) + os.sep if file else "\0"
 
 
 def rounded(bytes_: int) -> int:
@@ -47,7 +49,7 @@ def site_of(frames: Sequence[dict[str, Any]]) -> Site:
     torch = _torch_folder()
     for frame in frames:
         file = frame["filename"]
-        if file.startswith(("<", torch)):
+        if file.startswith(torch) or (file.startswith("<") and not file.startswith(CELL)):
             continue
         site = (file, int(frame["line"]), frame["name"])
         if not any(part in file for part in _LIBRARIES):
@@ -108,11 +110,16 @@ def counts(traces: Sequence[Sequence[Any]]) -> list[int]:
     return [len(trace) for trace in traces]
 
 
-def usage(traces: Sequence[Sequence[dict[str, Any]]], since: Sequence[int] = (), until: Sequence[int] = ()) -> Usage:
+def usage(
+    traces: Sequence[Sequence[dict[str, Any]]],
+    since: Sequence[int] = (),
+    until: Sequence[int] = (),
+    site: Callable[[Sequence[dict[str, Any]]], Any] = site_of,
+) -> Usage:
     """The usage according to the events of each device.
 
     `since` and `until` are numbers of events for each device: the peak is looked for from `since` on, and events after
-    `until` only free.
+    `until` only free. `site` makes the site of a block from its frames.
     """
     steps = list(_steps(traces, since, until))
     found = Usage(events=sum(map(len, traces)))
@@ -130,9 +137,22 @@ def usage(traces: Sequence[Sequence[dict[str, Any]]], since: Sequence[int] = (),
                 found.peak, best = total, at
             found.peaks[key[0]] = max(level, found.peaks.get(key[0], 0))
     found.allocated = total
-    found.live = _live(steps)
-    found.at_peak = lines_of(_live(steps[: best + 1]).values())
+    found.live = _live(steps, site)
+    found.at_peak = lines_of(_live(steps[: best + 1], site).values())
     return found
+
+
+def rise(traces: Sequence[Sequence[dict[str, Any]]]) -> int:
+    """How far the level of all devices rose above the level before the first event. Blocks from before count when they
+    are freed."""
+    level = most = 0
+    for _, _, _, event in _merged(traces, [0] * len(traces)):
+        if event["action"] == "alloc":
+            level += rounded(event["size"])
+            most = max(most, level)
+        elif event["action"] == "free_requested":
+            level -= rounded(event["size"])
+    return most
 
 
 # Whether it counts for the peak, the block, the bytes (None when it is freed), and the event.
@@ -152,8 +172,7 @@ def _steps(traces: Sequence[Sequence[dict[str, Any]]], since: Sequence[int], unt
                 alive.pop((device, event["addr"]), None)
     for key, event in alive.items():
         yield True, key, rounded(event["size"]), event
-    rest = [_numbered(device, trace, len(before[device])) for device, trace in enumerate(traces)]
-    for _, device, number, event in heapq.merge(*rest, key=lambda entry: entry[0]):
+    for _, device, number, event in _merged(traces, [len(trace) for trace in before]):
         is_within = device >= len(until) or number < until[device]
         if event["action"] == "alloc":
             if is_within:
@@ -162,18 +181,26 @@ def _steps(traces: Sequence[Sequence[dict[str, Any]]], since: Sequence[int], unt
             yield is_within, (device, event["addr"]), None, event
 
 
+def _merged(
+    traces: Sequence[Sequence[dict[str, Any]]], first: Sequence[int]
+) -> Iterator[tuple[int, int, int, dict[str, Any]]]:
+    """The events of all devices in their order, from each device's first number on."""
+    rest = [_numbered(device, trace, first[device]) for device, trace in enumerate(traces)]
+    return heapq.merge(*rest, key=lambda entry: entry[0])
+
+
 def _numbered(device: int, trace: Sequence[Any], first: int) -> Iterator[tuple[int, int, int, dict[str, Any]]]:
     for number in range(first, len(trace)):
         yield trace[number].get("time_us", 0), device, number, trace[number]
 
 
-def _live(steps: Iterable[_Step]) -> dict[Key, tuple[int, Site]]:
+def _live(steps: Iterable[_Step], site: Callable[[Sequence[dict[str, Any]]], Any]) -> dict[Key, tuple[int, Any]]:
     alive: dict[Key, tuple[int, dict[str, Any]]] = {}
     for _, key, bytes_, event in steps:
         alive.pop(key, None)
         if bytes_ is not None:
             alive[key] = bytes_, event
-    return {key: (bytes_, site_of(event.get("frames") or ())) for key, (bytes_, event) in alive.items()}
+    return {key: (bytes_, site(event.get("frames") or ())) for key, (bytes_, event) in alive.items()}
 
 
 def blocks_of(segments: Iterable[dict[str, Any]]) -> dict[Key, tuple[int, int, Site]]:
