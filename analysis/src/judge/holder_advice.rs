@@ -23,6 +23,16 @@ pub(super) fn advice(finding: &Finding) -> Option<String> {
     if others.is_empty() { Some(advice) } else { Some(format!("{advice} The same goes for {}.", others.join(" and "))) }
 }
 
+/// The type of a thread-safe queue, as the agent names it.
+const QUEUE: &str = "queue.Queue";
+/// The step of a chain that is an exception's traceback, as the agent names it.
+const TRACEBACK: &str = "traceback";
+
+/// Whether an exception that is kept holds the tensors, through the frames of its traceback.
+fn is_kept_by_traceback(holder: &TensorHolder) -> bool {
+    holder.chain.iter().any(|step| step == TRACEBACK)
+}
+
 fn about(holder: &TensorHolder) -> Option<String> {
     let name = named(holder);
     if is_hook_table(holder) {
@@ -30,6 +40,18 @@ fn about(holder: &TensorHolder) -> Option<String> {
             "Register each hook once, keep its handle, and call handle.remove() when the hook is no longer needed: a hook \
              keeps what its function refers to."
                 .to_owned(),
+        );
+    }
+    if is_kept_by_traceback(holder) {
+        return Some(
+            "Keep the exception's text, such as traceback.format_exc(), and not the exception: its traceback keeps the frames \
+             of all calls, and they keep their variables."
+                .to_owned(),
+        );
+    }
+    if holder.type_name == QUEUE && !matches!(holder.bound, HolderBound::Bounded { .. }) {
+        return Some(
+            "Give the queue a size, queue.Queue(maxsize=...): the producer then waits for the consumer.".to_owned(),
         );
     }
     Some(match (holder.holder, holder.bound) {
@@ -122,6 +144,13 @@ mod tests {
         assert!(about(&hooks).unwrap().contains("handle.remove()"));
         let list_of_hook = TensorHolder { kind: "hook".into(), ..unbounded };
         assert!(about(&list_of_hook).unwrap().starts_with("Give `kept` a bound"), "a list that a hook fills");
+        let unbounded = holder(HolderKind::Container, HolderBound::Unbounded);
+        let queue = TensorHolder { type_name: QUEUE.into(), ..unbounded.clone() };
+        assert!(about(&queue).unwrap().contains("maxsize"));
+        let chain = ["list, 3 items", "`ValueError` object", TRACEBACK, "local `h` of function `compute`", "Tensor"];
+        let graph = holder(HolderKind::Graph, HolderBound::Unknown);
+        let raised = TensorHolder { chain: chain.map(str::to_owned).to_vec(), ..graph };
+        assert!(about(&raised).unwrap().starts_with("Keep the exception's text"));
         let graph =
             TensorHolder { pattern: Some(HolderPattern::CreateGraph), ..holder(HolderKind::Cpp, HolderBound::Unknown) };
         assert!(about(&graph).unwrap().contains("torch.autograd.grad"));

@@ -31,10 +31,7 @@ const BOUNDARIES_MIN: usize = 12;
 /// The course of the sum of all allocated memory, if it grows and no line explains it. To exclude memory that comes
 /// and goes, the lowest level of the last sixth of the boundaries is compared with the lowest of the sixth before it.
 pub(super) fn sum(watch: &RankWatch) -> Option<Course> {
-    let per = [Per::Epoch, Per::Step, Per::Window].into_iter().find(|&per| {
-        let speaks = per != Per::Window || watch.history.windows_speak();
-        speaks && watch.history.levels(per).len() >= BOUNDARIES_MIN
-    })?;
+    let per = judged_by(watch)?;
     let levels = watch.history.levels(per);
     let sixth = levels.len() / 6;
     let (early, late) = (levels.len() - 2 * sixth, levels.len() - sixth);
@@ -70,6 +67,23 @@ pub(super) fn sum(watch: &RankWatch) -> Option<Course> {
     }
     let goes_on = goes_on && (per != Per::Window || raises_peaks(watch, course.begun_ns, course.gained));
     goes_on.then_some(course)
+}
+
+/// The boundaries by which the sum is judged; `None` if there are too few.
+fn judged_by(watch: &RankWatch) -> Option<Per> {
+    [Per::Epoch, Per::Step, Per::Window].into_iter().find(|&per| {
+        let speaks = per != Per::Window || watch.history.windows_speak();
+        speaks && watch.history.levels(per).len() >= BOUNDARIES_MIN
+    })
+}
+
+/// Whether the sum has risen significantly since a time.
+pub(super) fn has_risen_since(watch: &RankWatch, since_ns: u64) -> bool {
+    let Some(per) = judged_by(watch) else { return false };
+    let levels = watch.history.levels(per);
+    let levels = &levels[levels.partition_point(|level| level.time_ns < since_ns)..];
+    let (Some(first), Some(last)) = (levels.first(), levels.last()) else { return false };
+    is_share_of_peak(watch, allocated(last).saturating_sub(allocated(first)))
 }
 
 /// Minimum number of boundaries over which a sum must rise. With fewer windows, peaks cannot be compared. If the sum
@@ -164,6 +178,7 @@ fn most_of(watch: &RankWatch, per: Per, gained: u64) -> Option<Frame> {
     };
     let (most, sites) = functions.into_values().map(|sites| (grown(&sites), sites)).max_by_key(|(grown, _)| *grown)?;
     let last = levels.last()?.at;
-    let line = sites.into_iter().max_by_key(|site| site.series(per).bytes_at(last))?;
+    // Lines that replace each other's blocks may not have grown themselves. Then the one with most bytes is named.
+    let line = sites.into_iter().max_by_key(|&site| (grown(&[site]), site.series(per).bytes_at(last)))?;
     line.frame.as_deref().filter(|_| most >= gained / 3).cloned()
 }

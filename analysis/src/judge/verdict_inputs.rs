@@ -7,7 +7,7 @@ use super::course::{Course, Stand, of_places};
 use super::history::{Level, Per};
 use super::significance::peak_bytes;
 use super::subjects::{self, Subject};
-use super::sum::sum;
+use super::sum::{has_risen_since, sum};
 use super::watch::RankWatch;
 
 /// The courses of the live memory of a job's devices: measurements without any conclusion.
@@ -73,9 +73,14 @@ impl Courses {
 fn courses(watch: &RankWatch) -> Vec<Course> {
     let mut found = of_places(watch);
     if !found.iter().any(|course| course.stand == Stand::Growing) {
-        // The course of a stopped place is more informative than that of a stopped sum.
-        let has_stopped = found.iter().any(|course| course.stand == Stand::Stopped);
-        found.extend(sum(watch).filter(|sum| sum.stand == Stand::Growing || !has_stopped));
+        // The course of a stopped place is more informative than that of a stopped sum, and it explains a sum that has
+        // not risen since.
+        let stopped_ns =
+            found.iter().filter(|course| course.stand == Stand::Stopped).map(|course| course.until_ns).max();
+        let says_more = |sum: &Course| {
+            stopped_ns.is_none_or(|since_ns| sum.stand == Stand::Growing && has_risen_since(watch, since_ns))
+        };
+        found.extend(sum(watch).filter(says_more));
     }
     found
 }

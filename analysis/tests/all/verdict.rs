@@ -376,6 +376,32 @@ fn sessions_that_come_and_go_after_a_low_start_do_not_grow() {
     }
 }
 
+/// A ring that is full after 250 steps. The same function made a larger workspace once. A sum is judged by other rules than
+/// a line, so for some lengths only the line is known to have stopped.
+#[test]
+fn a_place_that_has_stopped_explains_a_sum_that_has_not_risen_since() {
+    let line = |line| vec![frame("<module>", "/home/user/ring.py", line)];
+    for flat in 30..70_u64 {
+        let mut process = Process::new(0, &[line(13), line(14)]);
+        for step in 0..250 + flat {
+            let items = 12 * (step + 1).min(250);
+            process.step(&[(1, None, items, items * 4 * KIB), (2, None, 15, 34 * MIB)]);
+        }
+        let verdict = ended(&process);
+        assert_eq!(verdict.site.as_ref().map(|site| site.line), Some(13), "{flat}: {}", verdict.sentence);
+        let sum = verdict.sentence.contains("most of it allocated");
+        assert!(!sum, "{flat}: {}", verdict.sentence);
+    }
+    // Growth after the stop is that of the sum.
+    let mut process = Process::new(0, &[line(13), line(14)]);
+    for step in 0..300_u64 {
+        let items = 12 * (step + 1).min(150);
+        let others = (step as u32 % 7 + 200, None, 1, step.saturating_sub(150) * 64 * KIB);
+        process.step(&[(1, None, items, items * 4 * KIB), (2, None, 15, 34 * MIB), others]);
+    }
+    assert_eq!(ended(&process).kind, VerdictKind::Growing);
+}
+
 #[test]
 fn the_place_of_a_sum_is_one_that_goes_on_growing() {
     let line = |line| vec![frame("turn", "/home/user/serve.py", line), frame("main", "/home/user/serve.py", 20)];

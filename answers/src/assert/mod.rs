@@ -359,17 +359,39 @@ fn no_leak(report: &Report, terms: &Terms) -> Checked {
     let open = growing(report, terms).filter(|checked| checked.verdict == Outcome::Inconclusive);
     open.or_else(|| found(&leaks))
         .or_else(|| growing(report, terms))
+        .or_else(|| small_leak(report, terms))
         .or_else(|| not_judged(report, terms))
-        .unwrap_or_else(|| verdict(Outcome::Holds, no_known_leak(report)))
+        .unwrap_or_else(|| verdict(Outcome::Holds, no_known_leak(report, terms)))
 }
 
-/// Why `no-leak` holds: nothing grows, or the growth was accepted.
-fn no_known_leak(report: &Report) -> String {
-    match report.verdict.as_ref().filter(|verdict| verdict.is_open()) {
-        Some(open) => {
+/// A leak that is small beside the peak, if its holder is known and has no bound. A check runs for a short time on small
+/// data, where a leak is small as well.
+fn small_leak(report: &Report, terms: &Terms) -> Option<Checked> {
+    let is_held = |finding: &Finding| {
+        let most = finding.holders.as_ref().and_then(|found| found.holders.first());
+        most.is_some_and(|most| !most.holder.is_bounded())
+    };
+    let small = small(report, terms).find(|finding| is_held(finding))?;
+    let checked = found(&[small])?;
+    let because = format!("{} (small beside the peak)", checked.because);
+    Some(Checked { because, ..checked })
+}
+
+/// Growth that is certain and too small for a warning.
+fn small<'a>(report: &'a Report, terms: &Terms) -> impl Iterator<Item = &'a Finding> {
+    let all = concerning(report, terms, FindingKind::fills).into_iter();
+    all.filter(|finding| !finding.suspected && !finding.hurts())
+}
+
+/// Why `no-leak` holds: nothing grows, the growth is small, or it was accepted.
+fn no_known_leak(report: &Report, terms: &Terms) -> String {
+    let open = report.verdict.as_ref().filter(|verdict| verdict.is_open());
+    match (open, small(report, terms).next()) {
+        (Some(open), _) => {
             format!("suspected growth is accepted (--allow-suspected): {}", open.sentence.trim_end_matches('.'))
         }
-        None => "no leak was found".to_owned(),
+        (None, Some(small)) => format!("no leak that matters was found; small beside the peak: {}", small.title),
+        (None, None) => "no leak was found".to_owned(),
     }
 }
 
@@ -561,7 +583,7 @@ impl Listing for Verdicts {
 
 #[cfg(test)]
 mod tests {
-    use memctl_model::JobState;
+    use memctl_model::{JobState, Severity};
 
     use super::*;
     use crate::report::EpochEnd;
@@ -598,5 +620,30 @@ mod tests {
         assert_eq!(judged("released", &held), Outcome::Holds, "the last end is that of the last step");
         assert_eq!(judged("steady", &held), Outcome::DoesNotHold);
         assert_eq!(judged("released", &[42, 42, 42, 81, 42, 81]), Outcome::DoesNotHold);
+    }
+
+    #[test]
+    fn a_small_leak_is_a_leak_if_its_holder_is_known() {
+        let holder = |bound: &'static str| crate::finding::holders::GrowingHolder {
+            holder: crate::holders::Holder { bound: bound.into(), ..Default::default() },
+            ..Default::default()
+        };
+        let small = |holders: Vec<_>| {
+            let mut report = report("steady", &[40, 40, 40, 40, 40, 40]);
+            report.findings = vec![Finding {
+                kind: FindingKind::Leak.name().into(),
+                severity: Severity::Info,
+                title: "Live memory grows 5.00 KiB per epoch".into(),
+                holders: Some(crate::finding::holders::FindingHolders { holders, ..Default::default() }),
+                ..Finding::default()
+            }];
+            no_leak(&report, &Terms::default())
+        };
+        let leak = small(vec![holder("unbounded")]);
+        assert_eq!(leak.verdict, Outcome::DoesNotHold);
+        assert_eq!(leak.because, "Live memory grows 5.00 KiB per epoch (small beside the peak)");
+        for not_proven in [small(vec![holder("bounded")]), small(Vec::new())] {
+            assert_ne!(not_proven.verdict, Outcome::DoesNotHold, "{}", not_proven.because);
+        }
     }
 }

@@ -80,7 +80,7 @@ impl Assert {
     pub fn asked(&self) -> Result<(String, Vec<Condition>), String> {
         let named = match (&self.job, self.words.split_first()) {
             (None, Some((first, rest)))
-                if first.parse::<Condition>().is_err() && (first == "latest" || is_job_name(first)) =>
+                if first.parse::<Condition>().is_err() && (first == "latest" || is_job_or_run(first)) =>
             {
                 Some((first.clone(), rest))
             }
@@ -104,6 +104,12 @@ impl Assert {
         }
         Ok((job, conditions))
     }
+}
+
+/// Whether a word can be a job's name, or one of its runs: `gpt2#3`.
+fn is_job_or_run(word: &str) -> bool {
+    let run = word.rsplit_once('#').filter(|(_, number)| number.parse::<u32>().is_ok());
+    is_job_name(run.map_or(word, |(name, _)| name))
 }
 
 const ASSERT_HELP: &str = "Conditions:\n  \

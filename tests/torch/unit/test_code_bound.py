@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from typing import Any, Optional
 
 import pytest
@@ -173,3 +173,47 @@ def test_a_global_has_the_bound_of_the_functions_of_its_module() -> None:
         return _facts.of([namespace, container, object()], 1).limit
 
     assert (of(RECENT, globals()), of(EVERYTHING, globals())) == (40, None)
+
+
+class Slots:
+    def __init__(self, slots: int) -> None:
+        self.data: list[object] = [None] * slots
+
+
+def of_list(items: list[object]) -> _facts.Facts:
+    return _facts.of([{"data": items}, items, object()], 1)
+
+
+def test_a_list_that_is_made_with_all_its_slots_stops_when_they_are_filled() -> None:
+    ring = Slots(3_000)
+    ring.data[:1_296] = [object()] * 1_296
+    found = _facts.of([ring, ring.__dict__, ring.data, object()], 2)
+    assert (found.length, found.is_bounded, found.limit) == (1_296, True, 3_000)
+
+
+def test_a_capacity_beside_a_list_of_slots_counts_what_is_filled() -> None:
+    ring = Slots(100)
+    ring.__dict__["capacity"] = 100
+    ring.data[0] = object()
+    found = _facts.of([ring, ring.__dict__, ring.data, object()], 2)
+    assert (found.length, found.limit) == (1, 100)
+
+
+def test_a_list_that_grows_is_not_bounded_by_what_it_has() -> None:
+    grown: list[object] = []
+    for _ in range(41):
+        grown.append(object())
+    assert (of_list(grown).length, of_list(grown).is_bounded) == (41, False)
+    grown.append(None)
+    found = of_list(grown)
+    assert (found.length, found.is_bounded, found.limit) == (41, None, None), "some items are no tensors"
+
+
+def test_containers_with_a_bound_in_a_container_leave_the_bound_open() -> None:
+    bank: dict[int, deque[object]] = {key: deque([object()], maxlen=40) for key in range(20)}
+    inner = bank[0]
+    found = _facts.of([{"bank": bank}, bank, inner, object()], 1)
+    assert (found.is_bounded, found.limit) == (None, None)
+    assert _facts.of([{"bank": bank}, bank, inner, object()], 2).limit == 40
+    lists = {key: [object()] for key in range(20)}
+    assert _facts.of([{"lists": lists}, lists, lists[0], object()], 1).is_bounded is False

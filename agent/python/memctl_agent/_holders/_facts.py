@@ -1,9 +1,9 @@
 """Reads facts about a holder, as types and numbers: its kind, its length, and its bound.
 
 Guarantees: facts are read from the objects themselves, through the built-in types. None of the program's code runs. A
-bound can come from three sources: from the type; from an attribute of the object that owns the container, if its name
-is in `BOUNDS` and its value is not exceeded; or from code that compares the container's length with a number and
-changes the container.
+bound can come from four sources: from the type; from the length of a list that was made with all its slots; from an
+attribute of the object that owns the container, if its name is in `BOUNDS` and its value is not exceeded; or from code
+that compares the container's length with a number and changes the container.
 Does not guess. An unknown bound is None.
 """
 
@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import gc
 import itertools
+import operator
 import queue
 import sys
 import types
@@ -43,6 +44,10 @@ BOUNDS = (
     "limit",
     "_Cache__maxsize",
 )
+# Items of a list that are examined for free slots.
+SLOTS_MAX = 200_000
+# Bytes of a list's slot: a pointer.
+_SLOT_BYTES = 8
 # If this many objects must be created before the collector visits the oldest ones, the collector counts as rarely
 # running.
 RARE = 100_000_000
@@ -50,6 +55,7 @@ RARE = 100_000_000
 _lru_type: type = type(functools.lru_cache(maxsize=1)(lambda: None))
 _lru_info = getattr(_lru_type, "cache_info", None)
 _maxlen: Any = deque.__dict__["maxlen"]
+_empty_list_bytes = list.__sizeof__([])
 
 
 @dataclass
@@ -86,10 +92,32 @@ def of(path: list[Any], at: int) -> Facts:
     elif _reading.is_a(thing, deque):
         _bound(facts, _maxlen.__get__(thing))
     else:
+        free = _free_slots(thing)
+        facts.length = length - free if length is not None else None
         _own_bound(facts, path, at)
         if not facts.is_bounded:
             _bound_in_code(facts, path, at)
+        if not facts.is_bounded and free > 0:
+            # `[None] * n` has room for exactly `n` items, and a list that grows by `append` almost always has more.
+            is_made_whole = list.__sizeof__(thing) == _empty_list_bytes + _SLOT_BYTES * (length or 0)
+            facts.is_bounded, facts.limit = (True, length) if is_made_whole else (None, None)
+        if facts.is_bounded is False and _holds_bounded(path, at):
+            # The containers inside stop growing. Whether their number does is unknown.
+            facts.is_bounded = None
     return facts
+
+
+def _free_slots(thing: Any) -> int:
+    """The number of items of a list that are None: slots that are not yet filled. 0 if it is no list, or too long to be
+    examined."""
+    if type(thing) is not list or list.__len__(thing) > SLOTS_MAX:
+        return 0
+    return sum(map(operator.is_, thing, itertools.repeat(None)))
+
+
+def _holds_bounded(path: list[Any], at: int) -> bool:
+    """Whether the next object of a path is a container with a bound."""
+    return at + 2 < len(path) and _reading.container(path[at + 1]) is not None and of(path, at + 1).is_bounded is True
 
 
 def is_cache(thing: Any) -> bool:

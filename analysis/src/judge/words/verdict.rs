@@ -207,10 +207,16 @@ pub(in crate::judge) fn steady(
     // Growth that is small beside the peak is no warning, but memory was not flat at its place.
     let grows = |finding: &&Finding| finding.kind.is_leak() && !matches!(holder_bound::bound(finding), Bound::At(_));
     match inputs.findings.iter().find(grows) {
-        Some(small) => format!(
-            "Nothing that matters was found{so_far}: {flat}, apart from growth that is small beside the peak. {}",
-            sentence(small.headline())
-        ),
+        Some(small) => {
+            let leak = match holder_bound::bound(small) {
+                Bound::None => format!(" {}", known(Some(small))),
+                Bound::Unknown | Bound::At(_) => String::new(),
+            };
+            format!(
+                "Nothing that matters was found{so_far}: {flat}, apart from growth that is small beside the peak. {}{leak}",
+                sentence(small.headline())
+            )
+        }
         None => format!("Nothing wrong was found{so_far}: {flat}."),
     }
 }
