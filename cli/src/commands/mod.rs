@@ -19,6 +19,7 @@ mod fit;
 mod holders;
 mod import;
 mod leaks;
+mod mcp;
 pub mod questions;
 mod ranks;
 mod report;
@@ -34,6 +35,9 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use jiff::Timestamp;
+
+pub use diff::compared;
+pub use report::html;
 
 use crate::args::{self, Cli, Command, Global, LocalService};
 use crate::connect::default_data_dir;
@@ -56,6 +60,7 @@ pub async fn run(cli: &Cli, screen: &Screen, out: &mut (dyn Write + Send)) -> Re
         Command::Daemon(args::Daemon { local: Some(LocalService::Stop), .. }) => service::stop(global).await,
         Command::Daemon(args::Daemon { local: Some(LocalService::Service), .. }) => service::serve(global).await,
         Command::Daemon(flags) => daemon::run(flags, global).await,
+        Command::Mcp(args) => mcp::run(args, global).await,
         Command::Import(args) => import::run(args, global, screen, out).await,
         Command::Jobs(args) => questions::jobs(args, global, screen, out).await,
         Command::Query(args) => questions::query(args, global, screen, now, out).await,
