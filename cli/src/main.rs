@@ -30,7 +30,6 @@ mod exit;
 mod export;
 mod hosting;
 mod logs;
-mod mcp;
 mod output;
 mod output_file;
 mod page;

@@ -84,6 +84,22 @@ async def talk(server: StdioServerParameters | str, mode: str, verdict: str) -> 
         print(f"  {mode}: {len(tools)} tools, {len(addresses)} resources, protocol {client.protocol_version}")
 
 
+class Served:
+    """A program that serves until the block ends; it must end well at SIGTERM. Gives its first line."""
+
+    def __init__(self, words: list[str], env: dict[str, str]) -> None:
+        self.words, self.env = words, env
+
+    def __enter__(self) -> str:
+        self.process = subprocess.Popen(self.words, env=self.env, stdout=subprocess.PIPE, text=True)
+        assert self.process.stdout is not None
+        return self.process.stdout.readline()
+
+    def __exit__(self, *_: object) -> None:
+        self.process.terminate()
+        assert self.process.wait() == 0, self.words
+
+
 def documented() -> str:
     """The example for this client in docs/integrations.md."""
     section = (ROOT / "docs" / "integrations.md").read_text().split("## Assistants (MCP)")[1]
@@ -124,19 +140,16 @@ def main() -> None:
 
         run_example(memctl, folder, env)
 
-        http = [memctl, "mcp", "--listen", "127.0.0.1:0", *place]
-        with subprocess.Popen(http, env=env, stdout=subprocess.PIPE, text=True) as server:
-            try:
-                assert server.stdout is not None
-                line = server.stdout.readline()
-                address = line.removeprefix("memctl mcp listens on ").strip()
-                assert address.startswith("http://127.0.0.1:"), line
-                print("streamable HTTP")
-                for mode in ("auto", "legacy"):
-                    asyncio.run(talk(address, mode, verdict))
-            finally:
-                server.terminate()
-        assert server.returncode == 0, "it ends at SIGTERM"
+        # A port needs a daemon, which checks callers.
+        socket = f"unix:{store / 'daemon.sock'}"
+        daemon = Served([memctl, "daemon", "--listen", socket, *place], env)
+        http = [memctl, "mcp", "--listen", "127.0.0.1:0", "--daemon", socket]
+        with daemon, Served(http, env) as line:
+            address = line.removeprefix("memctl mcp listens on ").strip()
+            assert address.startswith("http://127.0.0.1:"), line
+            print("streamable HTTP")
+            for mode in ("auto", "legacy"):
+                asyncio.run(talk(address, mode, verdict))
 
 
 if __name__ == "__main__":

@@ -36,9 +36,6 @@ use std::process::ExitCode;
 
 use jiff::Timestamp;
 
-pub use diff::compared;
-pub use report::html;
-
 use crate::args::{self, Cli, Command, Global, LocalService};
 use crate::connect::default_data_dir;
 use crate::exit::Failure;

@@ -4,7 +4,9 @@ use std::io::{BufRead as _, BufReader};
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
 
+use memctl_tests::daemon::DaemonProcess;
 use memctl_tests::https::{Answer, Port, address, off_loopback};
+use memctl_tests::recordings::folder as folder_of;
 use memctl_tests::{memctl, run, stderr};
 use serde_json::{Value, json};
 
@@ -101,10 +103,32 @@ fn a_token_has_the_rights_that_the_daemon_gives_it() {
     // An agent may not read: the answer says so.
     let refused = with(&agent);
     assert!(refused.body.contains("refuses"), "{}", refused.body);
-    // Without a token, the daemon refuses too, because a token exists.
+    // Without a token, the daemon refuses the call, because a token exists.
     let nothing = served.call(&[], &served.host());
     let message: Value = serde_json::from_str(&nothing.body).unwrap();
     assert_eq!(message["result"]["isError"], true, "{message}");
+    // The server's own token is not lent.
+    let mut command = memctl();
+    command.args(["mcp", "--listen", "127.0.0.1:0", "--daemon", &store.daemon.url]).env("MEMCTL_TOKEN", &reader);
+    let lending = Served::start(&mut command);
+    assert_eq!(lending.call(&[], &lending.host()).status, 401);
+}
+
+#[test]
+fn a_socket_of_ones_own_is_not_open_through_the_port_once_tokens_exist() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = format!("unix:{}", folder.path().join("daemon.sock").display());
+    let daemon = DaemonProcess::of(memctl().args(["daemon", "--listen", &socket, "--data-dir"]).arg(folder.path()));
+    run(memctl().args(["import", "-q", "--job", "gpt_clean", "--daemon", &socket]).arg(folder_of("gpt_clean")));
+    let served = Served::start(memctl().args(["mcp", "--listen", "127.0.0.1:0", "--daemon", &socket]));
+    assert_eq!(jobs(&served.call(&[], &served.host())), ["gpt_clean"], "as at a daemon's port");
+    let made = run(memctl().args(["token", "create", "a", "--role", "admin", "-q", "--daemon", &socket]));
+    let nothing = served.call(&[], &served.host());
+    assert_eq!(nothing.status, 401, "{}", nothing.body);
+    let token = format!("Authorization: Bearer {}", made.trim());
+    assert_eq!(jobs(&served.call(&[&token], &served.host())), ["gpt_clean"]);
+    assert_eq!(served.call(&["Authorization: Bearer wrong"], &served.host()).status, 401);
+    assert_eq!(daemon.terminate(), 0);
 }
 
 #[test]
@@ -125,9 +149,8 @@ fn other_machines_need_a_token_and_encryption() {
     assert!(nothing.body.contains("memctl token create"), "{}", nothing.body);
     assert_eq!(jobs(&served.call(&[&format!("Authorization: Bearer {reader}")], &served.host())), ["gpt_clean"]);
     let folder = tempfile::tempdir().unwrap();
-    std::fs::create_dir_all(folder.path()).unwrap();
-    let recording = memctl_tests::recordings::folder("gpt_clean");
-    run(memctl().args(["import", "-q", "--job", "a", "--data-dir"]).arg(folder.path()).arg(recording));
-    let unchecked = memctl().args(["mcp", "--listen", &place, "--insecure", "--data-dir"]).arg(folder.path()).output();
-    assert!(stderr(&unchecked.unwrap()).contains("which a daemon checks"));
+    run(memctl().args(["import", "-q", "--job", "a", "--data-dir"]).arg(folder.path()).arg(folder_of("gpt_clean")));
+    let unchecked =
+        memctl().args(["mcp", "--listen", "127.0.0.1:0", "--data-dir"]).arg(folder.path()).output().unwrap();
+    assert!(stderr(&unchecked).contains("which checks callers"), "{}", stderr(&unchecked));
 }

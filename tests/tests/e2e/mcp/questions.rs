@@ -151,7 +151,7 @@ const QUESTIONS: [Question; 30] = [
     asked(
         "Which request failed in oom_by_fragmentation?",
         &[("verdict", r#"{"job": "oom_by_fragmentation"}"#), ("oom", r#"{"job": "oom_by_fragmentation"}"#)],
-        "/failures/0/requested_bytes",
+        "/failures/0/asked_bytes",
         &["oom", "oom_by_fragmentation"],
     ),
     asked(

@@ -9,7 +9,7 @@ use rmcp::model::{ReadResourceResult, Resource as Listed, ResourceContents, Reso
 
 use crate::args::Global;
 use crate::args::values::known_job;
-use crate::commands::html;
+use crate::commands::report::html;
 use crate::connect::Connection;
 use crate::exit::Failure;
 
@@ -22,14 +22,14 @@ const PAGE_KIND: &str = "text/html;profile=mcp-app";
 
 /// Documents: address, name, description, text.
 const DOCUMENTS: [(&str, &str, &str, &str); 3] = [
-    (LLMS_URI, "llms.txt", "A short list of memctl's documents.", include_str!("../../../docs/llms.txt")),
+    (LLMS_URI, "llms.txt", "A short list of memctl's documents.", include_str!("../../../../docs/llms.txt")),
     (
         "memctl://docs/glossary.md",
         "glossary.md",
         "The definitions of all terms.",
-        include_str!("../../../docs/glossary.md"),
+        include_str!("../../../../docs/glossary.md"),
     ),
-    ("memctl://docs/json.md", "json.md", "Every field of every answer.", include_str!("../../../docs/json.md")),
+    ("memctl://docs/json.md", "json.md", "Every field of every answer.", include_str!("../../../../docs/json.md")),
 ];
 
 /// A resource that an address names.

@@ -16,42 +16,21 @@ use memctl_proto::v1;
 use serde_json::{Value, json};
 
 use super::asked::{Asked, size};
+use super::caller::Transport;
 use super::catalogue::Tool;
-use super::next::{self, Next};
-use super::{Transport, explain};
+use super::explain;
+use super::next;
+use super::said::Said;
 use crate::args::Global;
 use crate::args::values::SizedJob;
 use crate::client::{self, answered, course, diagnosis, live, report, streamed};
-use crate::commands::compared;
+use crate::commands::diff::compared;
 use crate::connect::Connection;
 use crate::exit::Failure;
-use crate::page::Page;
-use crate::render::screen::Screen;
 use crate::render::text::safe;
 
 /// Points of a curve, if the call names no number.
 const POINTS: u32 = 16;
-/// A page for an answer: no colours, and lines of this width.
-const SCREEN: Screen = Screen { columns: Some(100), unicode: true, colour: false };
-
-/// What a tool answers.
-pub struct Said {
-    /// The page.
-    pub page: String,
-    /// The data.
-    pub data: Value,
-    /// The next questions.
-    pub next: Vec<Next>,
-}
-
-impl Said {
-    fn new(answer: &impl Page, next: Vec<Next>) -> Result<Self, Failure> {
-        let data = serde_json::to_value(answer).map_err(|error| {
-            Failure::unreachable(format!("the answer is not JSON: {error}; this is an error of memctl"))
-        })?;
-        Ok(Self { page: answer.page(&SCREEN), data, next })
-    }
-}
 
 /// Answers a call.
 ///
@@ -195,7 +174,7 @@ async fn diff(asked: &Asked, connection: &mut Connection, transport: Transport) 
     let may_read = transport == Transport::Stdio;
     let ignored = asked.bytes("ignore")?.unwrap_or(CHANGE_BYTES);
     let runs = asked.texts("runs");
-    if runs.len() > 2 {
+    if let [_, _, _, ..] = runs.as_slice() {
         return Err(Failure::usage("runs takes two runs at most"));
     }
     let (before, after) = compared(connection, &runs, may_read).await?;

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::asked::Asked;
 use super::catalogue::Tool;
 use super::next::{self, Next};
-use super::tools::Said;
+use super::said::Said;
 use crate::args::Global;
 use crate::client::report;
 use crate::connect::Connection;
@@ -17,9 +17,9 @@ use crate::exit::Failure;
 use crate::render::text::safe;
 
 /// The definitions of terms.
-const GLOSSARY: &str = include_str!("../../../docs/glossary.md");
+const GLOSSARY: &str = include_str!("../../../../docs/glossary.md");
 /// The fields of answers.
-const FIELDS: &str = include_str!("../../../docs/json.md");
+const FIELDS: &str = include_str!("../../../../docs/json.md");
 /// The most meanings of one term.
 const MEANINGS_MAX: usize = 12;
 
