@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use axum::http::request::Parts;
+use memctl_model::HumanBytes;
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, Implementation, InitializeResult,
     JsonObject, ListResourceTemplatesResult, ListResourcesResult, ListToolsResult, PaginatedRequestParams,
@@ -25,8 +26,9 @@ use super::room::{self, ANSWER_BYTES_MAX, LeftOut};
 use super::said::Said;
 use super::{explain, resources, shape, tools};
 use crate::args::Global;
-use crate::connect::{Connection, WhenMissing, connect};
+use crate::connect::{Connection, WhenMissing, connect, default_data_dir};
 use crate::exit::Failure;
+use crate::hosting::{data_dirs, host};
 
 /// The most calls that are answered at the same time; others wait.
 const CALLS_MAX: usize = 4;
@@ -82,12 +84,13 @@ impl Server {
     async fn answered(&self, tool: Tool, asked: Asked, global: &Global) -> Result<CallToolResult, Failure> {
         let _place = self.calls.acquire().await;
         if let Some(said) = explain::without_a_job(tool, &asked)? {
-            return Ok(shown(tool, &asked, said));
+            return Ok(shown(tool, &asked, said, None));
         }
         let mut connection = connect(global, WhenMissing::Refuse).await?;
         let said = tools::answer(tool, &asked, &mut connection, global, self.transport).await;
         connection.close().await;
-        Ok(shown(tool, &asked, said?))
+        let note = if self.transport == Transport::Stdio { waiting(global) } else { None };
+        Ok(shown(tool, &asked, said?, note))
     }
 
     /// Reads a resource that needs the store.
@@ -98,6 +101,16 @@ impl Server {
         connection.close().await;
         page
     }
+}
+
+/// What is said about recordings that wait on this disk, which commands would store before they ask.
+fn waiting(global: &Global) -> Option<String> {
+    let folder = global.data_dir.clone().or_else(|| default_data_dir().ok())?;
+    let bytes = host::spooled_bytes(&data_dirs::spool_folder(&folder, global.daemon()));
+    let size = HumanBytes::of(bytes);
+    (bytes > 0).then(|| {
+        format!("{size} of recordings wait on this disk and are not in this answer; `memctl spool` lists them")
+    })
 }
 
 /// A failure as an answer.
@@ -112,7 +125,7 @@ fn lines(next: &[Next]) -> String {
 }
 
 /// The answer of a tool within its size.
-fn shown(tool: Tool, asked: &Asked, said: Said) -> CallToolResult {
+fn shown(tool: Tool, asked: &Asked, said: Said, note: Option<String>) -> CallToolResult {
     let Said { page, mut data, next } = said;
     let text = format!("{}\nNext:\n{}", room::quoted(&page), lines(&next));
     if let Some(rows) = tool.rows() {
@@ -121,7 +134,7 @@ fn shown(tool: Tool, asked: &Asked, said: Said) -> CallToolResult {
     let cut_texts = room::make_safe(&mut data);
     let bytes_max = ANSWER_BYTES_MAX - FRAME_BYTES - room::size(&Value::from(text.as_str()));
     let left_out = room::shorten(&mut data, tool.lists(), tool.rows(), bytes_max);
-    let mut notes = Vec::new();
+    let mut notes: Vec<String> = note.into_iter().collect();
     if asked.skip() > 0 {
         notes.push(format!("the first {} rows of {} are skipped", asked.skip(), tool.rows().unwrap_or_default()));
     }
