@@ -6,13 +6,17 @@
 //!
 //! Guarantees: each function has the behaviour and the errors of the function of the same name elsewhere in this crate.
 
+use std::net::SocketAddr;
 use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
 
+use axum::Router;
+
 use crate::alerts::Rules;
 use crate::config::Config;
-use crate::http::{self, ForwardError, Forwarded};
+use crate::http::{self, ForwardError, Forwarded, HostError, Hosted};
+use crate::listen::TlsFiles;
 use crate::reload::Reread;
 use crate::server::{self, Embedded, ServeError};
 use crate::store::checking::{self, Checked, Depth};
@@ -56,6 +60,17 @@ pub fn page(daemon: &mut Embedded, port: u16) -> Boxed<'_, Result<String, ServeE
 #[must_use]
 pub fn forward(socket: &Path, port: u16) -> Boxed<'_, Result<Forwarded, ForwardError>> {
     Box::pin(http::forward(socket, port))
+}
+
+/// See [`http::host`].
+#[must_use]
+pub fn host(
+    address: SocketAddr,
+    tls: Option<TlsFiles>,
+    insecure: bool,
+    router: Router,
+) -> Boxed<'static, Result<Hosted, HostError>> {
+    Box::pin(http::host(address, tls, insecure, router))
 }
 
 /// See [`store::open`].

@@ -38,6 +38,7 @@ const GROUPS: [(&str, &[(&str, &str)]); 5] = [
             ("fit", "Forecast the memory of a training at other sizes"),
             ("what-if", "Replay a job under other allocator settings and limits"),
             ("export", "Export stored data in the format of another tool"),
+            ("mcp", "Answer an AI assistant's questions (MCP), read-only"),
         ],
     ),
     (
@@ -66,7 +67,7 @@ const GROUPS: [(&str, &[(&str, &str)]); 5] = [
 ];
 
 /// Two examples of each command.
-const EXAMPLES: [(&str, [&str; 2]); 33] = [
+const EXAMPLES: [(&str, [&str; 2]); 34] = [
     ("demo", ["memctl demo", "memctl demo --ui --open"]),
     ("run", ["memctl run -- python train.py", "memctl run --job gpt2 -- torchrun --nproc-per-node 4 train.py"]),
     ("import", ["memctl import --job gpt2 snapshot.pickle", "memctl import --job gpt2 snapshots/ --replace"]),
@@ -94,6 +95,7 @@ const EXAMPLES: [(&str, [&str; 2]); 33] = [
             "memctl export gpt2 --format memory-viz -f rank{rank}.pickle",
         ],
     ),
+    ("mcp", ["memctl mcp", "memctl mcp --listen 127.0.0.1:7720"]),
     ("assert", ["memctl assert gpt2 no-leak 'peak<40GiB'", "memctl assert gpt2 stable --tolerance 5MiB"]),
     ("baseline", ["memctl baseline save gpt2 -f memory.json", "memctl baseline save gpt2 --runs 3"]),
     ("alerts", ["memctl alerts", "memctl alerts rules"]),

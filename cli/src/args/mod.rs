@@ -9,6 +9,7 @@ mod assert;
 mod compare;
 pub mod help;
 pub mod job_names;
+mod mcp;
 mod questions;
 mod recording;
 mod serving;
@@ -27,6 +28,7 @@ use crate::hosting::{Credentials, DaemonAddress, Tls, TokenSource};
 use crate::render::screen::Colour;
 pub use assert::{Assert, Results};
 pub use compare::{Baseline, BaselineVerb, Diff};
+pub use mcp::Mcp;
 pub use questions::{
     Diagnose, Export, ExportFormat, FailOn, Fit, Frag, Holders, Jobs, Leaks, Ledger, Oom, Query, Ranks, Report, Sites,
     Timeline, WhatIf,
@@ -96,6 +98,9 @@ pub struct Global {
     /// Print only the result, without progress and advice.
     #[arg(short, long, global = true, help_heading = OUTPUT)]
     pub quiet: bool,
+    /// Of `memctl mcp`: the credentials of the caller whose question is asked.
+    #[arg(skip)]
+    pub callers: Option<Credentials>,
 }
 
 impl Global {
@@ -132,6 +137,9 @@ impl Global {
     /// The token and tenant that are sent with requests: flags first, then the environment.
     #[must_use]
     pub fn credentials(&self) -> Credentials {
+        if let Some(callers) = &self.callers {
+            return callers.clone();
+        }
         let Credentials { token, tenant } = Credentials::from_environment(&|name| std::env::var(name).ok());
         let named = self.token_file.clone().map(TokenSource::File);
         Credentials { token: named.or(token), tenant: self.tenant.clone().or(tenant) }
@@ -169,6 +177,8 @@ pub enum Command {
     Demo(Demo),
     /// Show jobs, their memory and their sites in a browser, until Ctrl-C.
     Ui(Ui),
+    /// Answer the questions of an AI assistant about recorded jobs, read-only, over the Model Context Protocol.
+    Mcp(Mcp),
     /// Run a command and record all its PyTorch processes. Exits with the command's exit code.
     Run(Run),
     /// Receive events from agents, store them, analyse jobs and answer queries.

@@ -32,16 +32,24 @@ pub async fn run(
     screen: &Screen,
     out: &mut (dyn Write + Send),
 ) -> Result<(), Failure> {
-    let (before, after) = asking(global, async |connection| {
-        let [before, after] = sides(connection, &args.runs).await?;
-        Ok((side(connection, &before).await?, side(connection, &after).await?))
-    })
-    .await?;
+    let (before, after) = asking(global, async |connection| compared(connection, &args.runs, true).await).await?;
     let diff = Diff::new((&before.0, &before.1), (&after.0, &after.1), args.ignore);
     if args.markdown {
         return out.write_all(markdown(&diff).as_bytes()).map_err(|error| Failure::output("standard output", &error));
     }
     show(&diff, global, screen, out)
+}
+
+/// One side of a comparison: the name under which it is shown, and its profile.
+pub type Side = (String, Profile);
+
+/// The two sides of a comparison, from none, one or two words. Words name files only with `may_read`.
+///
+/// # Errors
+/// See [`Failure`].
+pub async fn compared(connection: &mut Connection, words: &[String], may_read: bool) -> Result<(Side, Side), Failure> {
+    let [before, after] = sides(connection, words).await?;
+    Ok((side(connection, &before, may_read).await?, side(connection, &after, may_read).await?))
 }
 
 /// The newest runs of a job, the newest first.
@@ -73,8 +81,9 @@ async fn sides(connection: &mut Connection, words: &[String]) -> Result<[String;
     }
 }
 
-async fn side(connection: &mut Connection, word: &str) -> Result<(String, Profile), Failure> {
-    match baseline(word)? {
+async fn side(connection: &mut Connection, word: &str, may_read: bool) -> Result<Side, Failure> {
+    let file = if may_read { baseline(word)? } else { None };
+    match file {
         Some(baseline) => Ok((word.to_owned(), baseline.profile)),
         None => {
             let profile = profile(connection, word).await?;

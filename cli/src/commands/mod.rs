@@ -19,6 +19,7 @@ mod fit;
 mod holders;
 mod import;
 mod leaks;
+mod mcp;
 pub mod questions;
 mod ranks;
 mod report;
@@ -56,6 +57,7 @@ pub async fn run(cli: &Cli, screen: &Screen, out: &mut (dyn Write + Send)) -> Re
         Command::Daemon(args::Daemon { local: Some(LocalService::Stop), .. }) => service::stop(global).await,
         Command::Daemon(args::Daemon { local: Some(LocalService::Service), .. }) => service::serve(global).await,
         Command::Daemon(flags) => daemon::run(flags, global).await,
+        Command::Mcp(args) => mcp::run(args, global).await,
         Command::Import(args) => import::run(args, global, screen, out).await,
         Command::Jobs(args) => questions::jobs(args, global, screen, out).await,
         Command::Query(args) => questions::query(args, global, screen, now, out).await,

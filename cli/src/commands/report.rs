@@ -54,14 +54,7 @@ pub async fn run(
         if args.markdown {
             return Ok(page::markdown::page(&dossier));
         }
-        let shell = page::html::Shell::new(&dossier, u64::try_from(now.as_nanosecond()).unwrap_or(0));
-        // `latest` may have become another job since the first request.
-        let job = &dossier.note.job;
-        let same = v1::Selection { job: job.id.clone(), attempt: Some(job.attempt), ..selection };
-        let views =
-            report_views::Wanted { room: shell.room(), size: args.size, device_memory: args.device_memory, now };
-        let answers = report_views::ask(connection, same, &dossier, views).await?;
-        Ok(shell.with(&answers))
+        written(connection, selection, &dossier, (args.size, args.device_memory), now).await
     })
     .await?;
     let mut target = Target::open(file, out)?;
@@ -71,6 +64,36 @@ pub async fn run(
         eprintln!("memctl: wrote {} ({})", file.display(), HumanBytes::of(text.len() as u64));
     }
     Ok(())
+}
+
+/// The HTML file about a job, without a forecast for other sizes.
+///
+/// # Errors
+/// See [`Failure`].
+pub async fn html(
+    connection: &mut Connection,
+    selection: v1::Selection,
+    global: &Global,
+    now: Timestamp,
+) -> Result<String, Failure> {
+    let dossier = gather(connection, selection.clone(), global).await?;
+    written(connection, selection, &dossier, (None, None), now).await
+}
+
+async fn written(
+    connection: &mut Connection,
+    selection: v1::Selection,
+    dossier: &Dossier,
+    (size, device_memory): (Option<u64>, Option<u64>),
+    now: Timestamp,
+) -> Result<String, Failure> {
+    let shell = page::html::Shell::new(dossier, u64::try_from(now.as_nanosecond()).unwrap_or(0));
+    // `latest` may have become another job since the first request.
+    let job = &dossier.note.job;
+    let same = v1::Selection { job: job.id.clone(), attempt: Some(job.attempt), ..selection };
+    let views = report_views::Wanted { room: shell.room(), size, device_memory, now };
+    let answers = report_views::ask(connection, same, dossier, views).await?;
+    Ok(shell.with(&answers))
 }
 
 async fn gather(connection: &mut Connection, selection: v1::Selection, global: &Global) -> Result<Dossier, Failure> {

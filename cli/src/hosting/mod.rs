@@ -4,6 +4,7 @@
 
 mod devices;
 mod embedded;
+mod hosted;
 mod importing;
 mod local_service;
 mod page_proxy;
@@ -23,6 +24,7 @@ use crate::exit::Failure;
 
 pub use devices::devices;
 pub use embedded::{Beside, Embedded, embedded};
+pub use hosted::hosted;
 pub use importing::{
     DAEMON_SILENCE_MAX, EMBEDDED_SILENCE_MAX, ImportOutcome, ImportRequest, OnProgress, Progress, check_files,
     import_files,

@@ -31,6 +31,7 @@ mod kill_any;
 mod kill_daemon;
 mod local_service;
 mod many_blocks;
+mod mcp;
 mod operated;
 mod otlp;
 mod oversize;

@@ -22,11 +22,13 @@ enum Verb {
 
 use Verb::{Asked, Silent};
 
-const VERBS: [(&str, Verb); 34] = [
+const VERBS: [(&str, Verb); 35] = [
     // It has its own recorded job; its golden page tests the output.
     ("demo", Silent),
     // A page in a browser, made of the responses below; it has its own tests.
     ("ui", Silent),
+    // Made of the responses below, for assistants; it has its own tests.
+    ("mcp", Silent),
     ("run", Silent),
     ("daemon", Silent),
     ("import", Silent),
