@@ -5,6 +5,9 @@
 
 use memctl_model::{Frame, HumanBytes, Stack};
 
+/// What remains open about growth until its holder is known.
+pub const CACHE_DOUBT: &str = " A cache looks the same until it is full.";
+
 /// Advice about allocator settings, as a part of a sentence.
 pub(crate) const REPLAYED: &str = "`memctl what-if` replays the job under other allocator settings";
 

@@ -129,6 +129,12 @@ impl Verdict {
         self.known_kind() == Some(VerdictKind::Filling) && self.fits == Some(false)
     }
 
+    /// Whether memory fills a container that fits into the device.
+    #[must_use]
+    pub fn fits(&self) -> bool {
+        self.known_kind() == Some(VerdictKind::Filling) && self.fits == Some(true)
+    }
+
     fn is_known(&self) -> bool {
         self.cause.as_deref().and_then(Cause::of_name) == Some(Cause::Known)
     }

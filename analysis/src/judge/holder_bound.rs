@@ -15,6 +15,7 @@ use memctl_model::{
 };
 
 use super::holder_advice;
+use crate::wording::CACHE_DOUBT;
 
 /// Whether the holder of a finding's blocks has a bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,6 +124,8 @@ pub fn decide(findings: &mut [Finding]) {
             Bound::None if finding.is_suspected => {
                 finding.is_suspected = false;
                 finding.severity = finding.severity.max(Severity::Warning);
+                // The holder has decided it.
+                finding.explanation = finding.explanation.replace(CACHE_DOUBT, "");
             }
             Bound::At(_) => {
                 finding.is_suspected = true;

@@ -14,6 +14,7 @@ use crate::conditions::Condition;
 use crate::finding::Finding;
 use crate::naming::command;
 use crate::report::Report;
+use crate::verdict::Verdict;
 
 const TITLE: &str = "How to prove it?";
 
@@ -28,7 +29,9 @@ pub(super) fn proof(
     if report.ranks.is_empty() {
         return Question::new(TITLE, vec!["There is nothing to prove.".to_owned()]);
     }
-    if main.is_none() && !report.failed() {
+    // A container with a bound that has room needs no change.
+    let fills = report.verdict.as_ref().is_some_and(Verdict::fits);
+    if (main.is_none() || fills) && !report.failed() {
         return keep(report, usage, flags);
     }
     let fixed = named_after(&report.job, "-fixed");
@@ -185,7 +188,6 @@ mod tests {
     use super::*;
     use crate::Completeness;
     use crate::report::Rank;
-    use crate::verdict::Verdict;
 
     #[test]
     fn a_job_that_grows_for_an_open_cause_is_no_example_to_hold_others_to() {

@@ -127,7 +127,7 @@ mod tests {
     #[test]
     fn changed_lines_come_first() {
         let mut problems =
-            vec![problem("no place", None), problem("old", Some(("a.py", 1))), problem("new", Some(("b.py", 2)))];
+            [problem("no place", None), problem("old", Some(("a.py", 1))), problem("new", Some(("b.py", 2)))];
         let changed = HashSet::from([Location { path: "b.py".into(), line: 2 }]);
         problems.sort_by_key(|problem| order(problem, &changed));
         let messages: Vec<&str> = problems.iter().map(|problem| problem.message.as_str()).collect();

@@ -47,10 +47,13 @@ pub async fn run(args: &args::Baseline, global: &Global, out: &mut (dyn Write + 
     let failed = |error: std::io::Error| Failure::output(&save.file.display().to_string(), &error);
     json::pretty(&mut content, &baseline).map_err(failed)?;
     std::fs::write(&save.file, content).map_err(failed)?;
+    // With several runs, the others only widen what is allowed: which they are must be known.
+    let others: Vec<&str> = profiles.iter().skip(1).map(|profile| profile.job.as_str()).collect();
+    let others = if others.is_empty() { String::new() } else { format!(", and the spread of {}", others.join(", ")) };
     let peak = baseline.profile.most(|rank| rank.peak_allocated_bytes).map_or(0, |bytes| bytes);
     writeln!(
         out,
-        "{} has the figures of {}: peak {}. Check a later run: memctl assert no-oom no-new-leak 'peak<=+2%' --against {}",
+        "{} has the figures of {}{others}: peak {}. Check a later run: memctl assert no-oom no-new-leak 'peak<=+2%' --against {}",
         save.file.display(),
         baseline.profile.job,
         HumanBytes::of(peak),

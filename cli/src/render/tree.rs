@@ -127,7 +127,8 @@ impl Drawing<'_> {
     }
 }
 
-/// Cuts a path of calls: the two innermost calls are kept first, then the outermost.
+/// Cuts a path of calls: the two innermost calls are kept first, then the outermost. If only one has room and the innermost
+/// one is a library's, which has no line, the user's call above it is kept.
 fn shorten(text: &str, columns: usize, unicode: bool) -> String {
     if width(text) <= columns {
         return text.to_owned();
@@ -140,8 +141,15 @@ fn shorten(text: &str, columns: usize, unicode: bool) -> String {
     let (with_two, last) = tails.split_at(tails.len() - 1);
     let behind_head = with_two.iter().skip(1).map(|tail| format!("{head} {gap}{tail}"));
     let alone = with_two.iter().map(|tail| format!("{indent}{gap}{tail}"));
-    let innermost = last.iter().flat_map(|last| [format!("{head} {gap}{last}"), format!("{indent}{last}")]);
-    let mut candidates = behind_head.chain(alone).chain(innermost);
+    let end = gap.trim_end_matches([' ', '>']);
+    let own = with_two
+        .last()
+        .and_then(|tail| tail.split_once(" > "))
+        .map_or(head.trim_start_matches(&*indent), |(own, _)| own);
+    let is_library = last.iter().any(|last| !last.contains('('));
+    let own = is_library.then(|| format!("{indent}{}{own} > {end}", if with_two.is_empty() { "" } else { gap }));
+    let innermost = last.iter().flat_map(|last| [format!("{head} {gap}{last}"), format!("{indent}{gap}{last}")]);
+    let mut candidates = behind_head.chain(alone).chain(own).chain(innermost);
     let fallback = || cut(&format!("{indent}{}", last.first().unwrap_or(&rest)), columns, unicode);
     candidates.find(|candidate| width(candidate) <= columns).unwrap_or_else(fallback)
 }
@@ -190,5 +198,17 @@ mod tests {
         root.add(std::iter::once("a".to_owned()), u64::MAX, u64::MAX, String::new());
         root.add(std::iter::once("b".to_owned()), u64::MAX, u64::MAX, String::new());
         assert_eq!(draw(&root, 0.01, &Screen { columns: Some(60), unicode: true, colour: false }).lines().count(), 2);
+    }
+
+    #[test]
+    fn the_user_s_own_line_is_kept_beside_a_library_s_call() {
+        let path = "├ Trainer.fit (p11.py:16) > Trainer.end (p11.py:7) > Parameter.__deepcopy__";
+        assert_eq!(shorten(path, 52, true), "├ … > Trainer.end (p11.py:7) > …");
+        assert_eq!(shorten(path, 58, true), "├ … > Trainer.end (p11.py:7) > Parameter.__deepcopy__");
+        assert_eq!(
+            shorten("├ Trainer.end (p11.py:7) > Parameter.__deepcopy__", 40, true),
+            "├ Trainer.end (p11.py:7) > …"
+        );
+        assert_eq!(shorten("├ fit (a.py:1) > end (b.py:2)", 20, true), "├ … > end (b.py:2)");
     }
 }

@@ -71,7 +71,7 @@ pub(super) async fn holders(
     let found = Arc::new(find(&**store, &selection).await?);
     if !found.goes_on(streams) {
         return Err(ReadError::NotNow(format!(
-            "job {} does not run any more, and only a running process can be asked",
+            "job {} does not run any more, and only a running process can be asked; `memctl leaks` shows what was found while it ran",
             found.job.name
         )));
     }

@@ -1,4 +1,5 @@
-"""Programs that retain memory, each for another reason: `python holders_causes.py CAUSE` prints what `find` returns.
+"""Programs that retain memory, each for another reason: `python holders_causes.py CAUSE…` prints what `find` returns, a
+line for each cause. Each cause runs in a process of its own, forked after the import of torch and before CUDA is used.
 
 The blocks are those that are live after some steps and were not before, by the allocator's own snapshot. Run by
 `test_holders_causes`, with the Python of a torch on the fake GPU.
@@ -11,8 +12,10 @@ import ctypes
 import gc
 import itertools
 import json
+import os
 import sys
 import threading
+import traceback
 from typing import Any, Callable, Optional
 
 import torch
@@ -65,14 +68,14 @@ class Mlp(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.layers = torch.nn.Sequential(torch.nn.Linear(100, 100), torch.nn.ReLU(), torch.nn.Linear(100, 100))
-        self.register_buffer("seen", torch.zeros(1, device="cuda"))
+        self.register_buffer("seen", torch.zeros(1))
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         return self.layers(inputs)
 
 
 TRAINER = Trainer()
-MODEL = Mlp().cuda()
+MODEL = Mlp()
 
 
 def in_list() -> None:
@@ -311,6 +314,7 @@ def asked(before: dict[int, int]) -> dict[str, Any]:
 
 def main(cause: str) -> None:
     torch.backends.cudnn.enabled = False
+    MODEL.cuda()
     gc.collect()
     if cause in ("frame", "generator", "other_thread"):
         answer = globals()[f"in_{cause}"]()
@@ -325,5 +329,22 @@ def main(cause: str) -> None:
     print(json.dumps(answer))
 
 
+def forked(cause: str) -> bool:
+    """Runs a cause in a forked process. Returns whether it succeeded."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            main(cause)
+            sys.stdout.flush()
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+            sys.stderr.flush()
+        finally:
+            os._exit(code)
+    return os.waitpid(child, 0)[1] == 0
+
+
 if __name__ == "__main__":
-    main(sys.argv[1])
+    sys.exit(0 if all([forked(cause) for cause in sys.argv[1:]]) else 1)

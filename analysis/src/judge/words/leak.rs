@@ -230,7 +230,7 @@ impl Words<'_> {
         let doubt = match (self.confirmed, shown.slows) {
             (true, _) => "",
             (false, true) => " The growth slows down, as that of a filling cache does.",
-            (false, false) => " A cache looks the same until it is full.",
+            (false, false) => wording::CACHE_DOUBT,
         };
         let weaker = match shown.group.site {
             None if shown.counters => " Only the allocator's counters of this process are known.",

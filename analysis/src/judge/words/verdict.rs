@@ -20,7 +20,7 @@ pub(in crate::judge) fn growing(
     finding: Option<&Finding>,
     cause: Cause,
 ) -> String {
-    let fact = format!("{}{}{}.", grown(inputs, shown), also(&shown.others), rate(finding, shown.course));
+    let fact = format!("{}{}{}.", grown(inputs, shown), rate(finding, shown.course), also(&shown.others));
     let end = finding
         .filter(|_| inputs.activity == Activity::Running)
         .and_then(|finding| until(finding.epochs_to_oom, finding.time_to_oom_seconds));
