@@ -347,4 +347,4 @@ def forked(cause: str) -> bool:
 
 
 if __name__ == "__main__":
-    sys.exit(0 if all([forked(cause) for cause in sys.argv[1:]]) else 1)
+    sys.exit(0 if all(forked(cause) for cause in sys.argv[1:]) else 1)
