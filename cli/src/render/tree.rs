@@ -146,7 +146,7 @@ fn shorten(text: &str, columns: usize, unicode: bool) -> String {
         .last()
         .and_then(|tail| tail.split_once(" > "))
         .map_or(head.trim_start_matches(&*indent), |(own, _)| own);
-    let is_library = last.iter().any(|last| !last.contains('('));
+    let is_library = last.iter().any(|last| !last.contains(['(', '[']));
     let own = is_library.then(|| format!("{indent}{}{own} > {end}", if with_two.is_empty() { "" } else { gap }));
     let innermost = last.iter().flat_map(|last| [format!("{head} {gap}{last}"), format!("{indent}{gap}{last}")]);
     let mut candidates = behind_head.chain(alone).chain(own).chain(innermost);
