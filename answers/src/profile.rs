@@ -94,6 +94,15 @@ pub struct PeakProfile {
     pub left_out_bytes: u64,
 }
 
+impl PeakProfile {
+    /// The most bytes that a site which was left out can have; 0 if none was. The largest sites are kept.
+    #[must_use]
+    pub fn hidden_site_bytes(&self) -> u64 {
+        let smallest = self.sites.iter().map(|site| site.live_bytes).min();
+        smallest.map_or(self.left_out_bytes, |smallest| smallest.min(self.left_out_bytes))
+    }
+}
+
 /// Live memory of one site at the peak.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]

@@ -29,7 +29,12 @@ fn of_epochs(report: &Report, limit: Limit<u64>, terms: &Terms) -> Checked {
     match (too_few, fastest) {
         (Some(inconclusive), _) => inconclusive,
         (None, None) => verdict(Outcome::Inconclusive, "no growth was measured at epoch ends".to_owned()),
-        (None, Some((rate, rank))) => told(limit, Per::Epoch, rate, Some(rank)),
+        (None, Some((rate, rank))) => {
+            let checked = told(limit, Per::Epoch, rate, Some(rank));
+            let grows = concerning(report, terms, FindingKind::is_leak);
+            let against = grows.into_iter().filter(|_| checked.verdict == Outcome::DoesNotHold);
+            Checked { findings: against.map(|finding| finding.id.clone()).collect(), ..checked }
+        }
     }
 }
 

@@ -298,8 +298,14 @@ fn sites(before: &Profile, after: &Profile) -> Vec<SiteChange> {
     let line = |site: Option<&PeakSite>| site.and_then(|site| site.site.as_ref()).and_then(|frame| frame.line);
     let pairs = pairing::pair(&before.sites, &after.sites).into_iter();
     let pairs = pairs.map(|(was, is)| (was.map(|at| &before.sites[at]), is.map(|at| &after.sites[at])));
+    let (hidden_before, hidden_after) = (before.hidden_site_bytes(), after.hidden_site_bytes());
     let change = |(was, is): (Option<&PeakSite>, Option<&PeakSite>)| {
         let shown = is.or(was)?;
+        // A site that one side lacks may be among those that were left out there.
+        let hidden = if was.is_none() { hidden_before } else { hidden_after };
+        if (was.is_none() || is.is_none()) && shown.live_bytes <= hidden {
+            return None;
+        }
         Some(SiteChange {
             site: shown.site.clone(),
             line_before: line(was).filter(|_| is.is_some() && line(is) != line(was)),

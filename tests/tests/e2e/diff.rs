@@ -118,3 +118,46 @@ fn a_baseline_fails_a_leak_and_a_higher_peak_and_passes_its_own_run() {
     }
     assert_eq!(daemon.terminate(), 0);
 }
+
+/// Every recording beside every other one, in both orders: what one direction gains, the other loses, and a recording
+/// differs in nothing from itself.
+#[test]
+fn recordings_in_all_pairs_change_by_the_same_in_both_directions() {
+    let home = tempfile::tempdir().unwrap();
+    let (daemon, _) = served(home.path(), &[]);
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("data/recordings");
+    let names = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap());
+    let names = names.filter(|entry| entry.path().is_dir()).map(|entry| entry.file_name().into_string().unwrap());
+    let names: Vec<String> = names.collect();
+    assert!(names.len() >= 9, "{names:?}");
+    let file = |name: &str| home.path().join(format!("{name}.json")).display().to_string();
+    for name in &names {
+        import(name, &["--daemon", &daemon.url]);
+        run(memctl().args(["baseline", "save", name, "-q", "--daemon", &daemon.url, "-f", &file(name)]));
+    }
+    let changes = |diff: &Value, [from, to]: [&str; 2]| {
+        let sides = |row: &Value, unit: &str| {
+            (row[format!("{from}_{unit}")].as_u64().unwrap(), row[format!("{to}_{unit}")].as_u64().unwrap())
+        };
+        let row = |row: &Value| (row["site"]["function"].to_string(), sides(row, "bytes"), sides(row, "blocks"));
+        let mut rows: Vec<_> = diff["sites"].as_array().unwrap().iter().map(row).collect();
+        rows.sort();
+        rows
+    };
+    for (at, first) in names.iter().enumerate() {
+        let own = diff(&daemon.url, &[&file(first), first]);
+        assert_eq!((&own["conclusion"], &own["sites"]), (&"same".into(), &Value::Array(Vec::new())), "{first}: {own}");
+        for second in &names[at + 1..] {
+            let there = diff(&daemon.url, &[&file(first), &file(second)]);
+            let back = diff(&daemon.url, &[&file(second), &file(first)]);
+            assert_eq!(changes(&there, ["before", "after"]), changes(&back, ["after", "before"]), "{first} {second}");
+            for (one, other) in [("higher", "lower"), ("lower", "higher"), ("same", "same")] {
+                let same_findings = there["new_findings"] == back["new_findings"];
+                if there["conclusion"] == one && same_findings {
+                    assert_eq!(back["conclusion"], other, "{first} {second}: {}", back["sentence"]);
+                }
+            }
+        }
+    }
+    assert_eq!(daemon.terminate(), 0);
+}
