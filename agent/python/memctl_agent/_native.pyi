@@ -93,8 +93,8 @@ def frame_values(frame: object, first_slot: int, count: int, is_indirect: bool) 
     """The values in `count` slots of a frame, from `first_slot` on, read at once."""
 
 # `rules` of the following classes are: function for a tensor's address, classes of tensors, classes of tensors that are
-# not read, this package's own classes, the type of frames, function for a class's module, function for whether a
-# tensor's storage fills a block, names of the program's own modules.
+# not read, this package's own classes, the type of frames, function for a class's module, a tuple for the sizes of
+# storages (`Tensors.storages`), names of the program's own modules. All functions are of C.
 
 class Walk:
     """Walks from roots down to the tensors on some blocks, in slices. Holds no object between two calls."""

@@ -33,7 +33,7 @@ class Slice:
             _own_classes(),
             types.FrameType,
             _module_of,
-            self.tensors.fits,
+            self.tensors.storages,
             near,
         )
 

@@ -28,6 +28,7 @@ class Tensors:
         self.tensor: type = torch.Tensor
         self._address = getattr(torch._C, "_data_address", None)
         self._storage = torch._C.TensorBase.untyped_storage
+        self._bytes = torch._C.StorageBase.nbytes
         self._plain = (self.tensor, getattr(torch.nn, "Parameter", self.tensor))
         disabled = torch._C._disabled_torch_dispatch_impl
         asked, refused = [self.tensor], []
@@ -44,6 +45,12 @@ class Tensors:
         self._numbers = order
         self._starts = [blocks[number][0] for number in order]
         self._ends = [blocks[number][0] + blocks[number][1] for number in order]
+
+    @property
+    def storages(self) -> tuple[Any, ...]:
+        """What the native walk needs for the rule of `fits`. It calls only functions of C, because bytecode may give the
+        interpreter's lock to another thread."""
+        return self._storage, self._bytes, self._plain, ROUNDED, LARGER_MAX
 
     @property
     def can_tell(self) -> bool:
@@ -71,7 +78,7 @@ class Tensors:
         if not any(type(tensor) is plain for plain in self._plain):
             return True
         try:
-            size = self._storage(tensor).nbytes()
+            size = self._bytes(self._storage(tensor))
         except Exception:
             return True
         return not size or (size <= block and (block - size < ROUNDED or size * LARGER_MAX >= block))

@@ -1,7 +1,9 @@
 //! Decides which objects are tensors on the requested blocks, and which objects are never entered.
 //!
 //! Guarantees: an object is classified only by its real type. torch itself reports the address of a tensor's memory
-//! (`_data_address`). For the allowed classes this runs none of the program's code.
+//! (`_data_address`) and the size of its storage. For the allowed classes this runs none of the program's code.
+//! Only functions of C are called. Bytecode may give the interpreter's lock to another thread, which may free the
+//! objects that a walk has in hand.
 //! Does not read the addresses of tensors whose class has its own `__torch_dispatch__`.
 
 use pyo3::exceptions::PyValueError;
@@ -29,7 +31,7 @@ pub enum Kind {
 /// The types that Python passes to one call, and the roles of types that were determined during this call.
 pub struct Rules<'py> {
     address: Bound<'py, PyAny>,
-    fits: Bound<'py, PyAny>,
+    storages: Storages<'py>,
     /// Tensor classes (true) and refused classes (false), by the address of the class.
     sorts: Map<usize, bool>,
     /// Types of this package's own objects.
@@ -46,8 +48,8 @@ pub struct Rules<'py> {
 
 impl<'py> Rules<'py> {
     /// Takes a tuple with these items: the function for a tensor's address, the tensor classes, the refused classes,
-    /// this package's own classes, the type of frames, the function for a class's module, the function for whether a
-    /// storage fits a block, and the names of the program's own modules.
+    /// this package's own classes, the type of frames, the function for a class's module, what [`Storages`] needs, and
+    /// the names of the program's own modules.
     pub fn new(given: &Bound<'py, PyTuple>) -> PyResult<Self> {
         let tuple = |at: usize| -> PyResult<Bound<'py, PyTuple>> {
             given.get_item(at)?.cast_into::<PyTuple>().map_err(|_| PyValueError::new_err("expected a tuple"))
@@ -60,7 +62,7 @@ impl<'py> Rules<'py> {
             near,
             classes: Map::default(),
             address: given.get_item(0)?,
-            fits: given.get_item(6)?,
+            storages: Storages::new(&tuple(6)?)?,
             sorts: (tuple(1)?.iter().map(|kind| (kind.as_ptr() as usize, true)))
                 .chain(tuple(2)?.iter().map(|kind| (kind.as_ptr() as usize, false)))
                 .collect(),
@@ -116,19 +118,8 @@ impl<'py> Rules<'py> {
     }
 
     fn is_of_own_module(&self, class: Object) -> bool {
-        // SAFETY: both objects are live; the function is the interpreter's and reads the class's own table.
-        let name = unsafe {
-            let found = ffi::PyObject_CallFunctionObjArgs(
-                self.module_of.as_ptr(),
-                class,
-                std::ptr::null_mut::<pyo3::ffi::PyObject>(),
-            );
-            if found.is_null() {
-                ffi::PyErr_Clear();
-                return false;
-            }
-            Bound::from_owned_ptr(self.module_of.py(), found)
-        };
+        // The function is the interpreter's and reads the class's own table.
+        let Some(name) = called(&self.module_of, class) else { return false };
         if self.near_ids.contains(&(name.as_ptr() as usize)) {
             return true;
         }
@@ -149,35 +140,80 @@ impl<'py> Rules<'py> {
     /// and its memory was allocated again.
     pub fn place_of(&self, tensor: Object, blocks: &Blocks) -> Option<Place> {
         let (block, size) = blocks.at(self.address(tensor)?)?;
-        // SAFETY: alive within this call, like all visited objects.
-        let tensor = unsafe { Bound::from_borrowed_ptr(self.fits.py(), tensor) };
-        // (The function raises nothing. If it fails nevertheless, the storage counts as one that fits.)
-        let is_whole = self.fits.call1((tensor, size)).is_ok_and(|fits| fits.is_truthy().unwrap_or(true));
-        Some(Place { block, is_whole })
+        Some(Place { block, is_whole: self.storages.fits(tensor, size) })
     }
 
     /// The address of a tensor's memory; `None` if it has none.
     fn address(&self, tensor: Object) -> Option<u64> {
-        // SAFETY: both objects are live, and the interpreter's lock is held. The result is a new reference or null.
-        unsafe {
-            let found = ffi::PyObject_CallFunctionObjArgs(
-                self.address.as_ptr(),
-                tensor,
-                std::ptr::null_mut::<pyo3::ffi::PyObject>(),
-            );
-            if found.is_null() {
-                // The tensor has no storage: it is sparse, wrapped by functorch, or of a backend without addresses.
-                ffi::PyErr_Clear();
-                return None;
-            }
-            let address = ffi::PyLong_AsUnsignedLongLong(found);
-            ffi::Py_DECREF(found);
+        // Without a result the tensor has no storage: it is sparse, wrapped by functorch, or of a backend without
+        // addresses.
+        let found = called(&self.address, tensor)?;
+        // SAFETY: a live object; another one than an integer is an error, which is cleared.
+        let address = unsafe {
+            let address = ffi::PyLong_AsUnsignedLongLong(found.as_ptr());
             if !ffi::PyErr_Occurred().is_null() {
                 ffi::PyErr_Clear();
                 return None;
             }
-            Some(address).filter(|address| *address != 0)
+            address
+        };
+        Some(address).filter(|address| *address != 0)
+    }
+}
+
+/// Reads the sizes of tensors' storages.
+struct Storages<'py> {
+    storage: Bound<'py, PyAny>,
+    bytes: Bound<'py, PyAny>,
+    /// The classes whose storage may be read. Any other may have a `__torch_function__`, which is code of the program.
+    plain: Set<usize>,
+    rounded: u64,
+    larger_max: u64,
+}
+
+impl<'py> Storages<'py> {
+    /// Takes a tuple with these items: torch's function for a tensor's storage, its function for a storage's bytes, the
+    /// classes whose storage may be read, and the two limits of `Tensors.fits` in Python. Both functions are of C.
+    fn new(given: &Bound<'py, PyTuple>) -> PyResult<Self> {
+        let plain = given.get_item(2)?.cast_into::<PyTuple>().map_err(|_| PyValueError::new_err("expected a tuple"))?;
+        Ok(Self {
+            storage: given.get_item(0)?,
+            bytes: given.get_item(1)?,
+            plain: plain.iter().map(|kind| kind.as_ptr() as usize).collect(),
+            rounded: given.get_item(3)?.extract()?,
+            larger_max: given.get_item(4)?.extract()?,
+        })
+    }
+
+    /// Whether a block of this size can have been allocated for a tensor's storage; true if that is unknown. The same
+    /// rule as `Tensors.fits` in Python.
+    fn fits(&self, tensor: Object, block: u64) -> bool {
+        if !self.plain.contains(&(type_of(tensor) as usize)) {
+            return true;
         }
+        let Some(size) = self.size(tensor).filter(|size| *size > 0) else { return true };
+        size <= block && (block - size < self.rounded || size.saturating_mul(self.larger_max) >= block)
+    }
+
+    /// The bytes of a tensor's storage; `None` if it has none.
+    fn size(&self, tensor: Object) -> Option<u64> {
+        let storage = called(&self.storage, tensor)?;
+        let bytes = called(&self.bytes, storage.as_ptr())?;
+        bytes.extract().ok()
+    }
+}
+
+/// The result of a function of C for an object; `None` if it raises.
+fn called<'py>(function: &Bound<'py, PyAny>, object: Object) -> Option<Bound<'py, PyAny>> {
+    // SAFETY: both objects are live, and the interpreter's lock is held. The result is a new reference or null.
+    unsafe {
+        let found =
+            ffi::PyObject_CallFunctionObjArgs(function.as_ptr(), object, std::ptr::null_mut::<pyo3::ffi::PyObject>());
+        if found.is_null() {
+            ffi::PyErr_Clear();
+            return None;
+        }
+        Some(Bound::from_owned_ptr(function.py(), found))
     }
 }
 
