@@ -7,7 +7,7 @@
 use memctl_model::finding::Growth;
 use memctl_model::{Cause, Finding, FindingKind, MemoryKind, Severity, Verdict, VerdictKind};
 
-use super::course::{Course, Stand};
+use super::course::{Course, Stand, Way};
 use super::group::same_function;
 use super::holder_bound::{self, Bound};
 use super::verdict_inputs::{Shown, VerdictInputs};
@@ -162,12 +162,42 @@ fn not_enough(inputs: &VerdictInputs<'_>) -> Option<Verdict> {
 
 fn of_course(inputs: &VerdictInputs<'_>, courses: &[Course], stand: Stand) -> Option<Verdict> {
     let course = courses.iter().filter(|course| course.stand == stand).max_by_key(|course| course.gained)?;
-    let shown = Shown::new(courses, course);
+    let all = if stand == Stand::Stopped { united(courses, course) } else { course.clone() };
+    let shown = Shown::new(courses, &all);
     let (kind, sentence) = match stand {
         Stand::Released => (VerdictKind::Released, words::released(inputs, &shown)),
         Stand::Stopped | Stand::Growing => (VerdictKind::LevelledOff, words::levelled_off(inputs, &shown)),
     };
     Some(Verdict { sentence, ..shown.measured(kind) })
+}
+
+/// The growth of all places of a device that has stopped, with the place that brought most of it. It has stopped when the
+/// last of them has.
+fn united(courses: &[Course], most: &Course) -> Course {
+    let alike = || courses.iter().filter(|course| course.stand == most.stand && course.who == most.who);
+    let is_within = |one: &Course, other: &Course| other.place.is_on(one.stack.iter());
+    let beside = |other: &&Course| other.site != most.site && !is_within(most, other) && !is_within(other, most);
+    let others: Vec<&Course> = alike().filter(beside).collect();
+    // A place that is reached through the largest one may bring most of its growth.
+    let inner = alike().filter(|other| other.site != most.site && is_within(other, most) && !is_within(most, other));
+    let inner = inner.filter(|inner| inner.gained > most.gained / 2).max_by_key(|inner| inner.gained);
+    if others.is_empty() && inner.is_none() {
+        return most.clone();
+    }
+    let mut all = most.clone();
+    for other in &others {
+        all.gained = all.gained.saturating_add(other.gained);
+        all.begun_ns = all.begun_ns.min(other.begun_ns);
+        if other.until_ns > all.until_ns {
+            (all.until_ns, all.until_step) = (other.until_ns, other.until_step);
+        }
+    }
+    if let Some(inner) = inner {
+        (all.site, all.place, all.stack) = (inner.site.clone(), inner.place.clone(), inner.stack.clone());
+    }
+    // No single line has all of it.
+    all.way = Way::Sum;
+    all
 }
 
 /// The verdict if no more memory stays but the peak of a step rises. Growing inputs end in an out of memory, too.

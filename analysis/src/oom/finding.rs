@@ -186,8 +186,9 @@ fn deciding(report: &Report) -> String {
     match report.cause {
         // The free bytes in the cache may suffice only together with the free bytes of the device.
         OomCause::Fragmentation if report.free_bytes < facts.asked_bytes => format!(
-            "{} are free on the device and {} in the cache, but there in {}: fragmentation",
+            "{} are {} and {} in the cache, but there in {}: fragmentation",
             bytes(report.room_bytes),
+            if report.limit_bytes.is_some() { "left under the process's limit" } else { "free on the device" },
             bytes(report.free_bytes),
             in_blocks(report),
         ),

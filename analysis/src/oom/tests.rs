@@ -96,6 +96,9 @@ fn free_bytes_in_pieces_are_fragmentation() {
             "2.50 GiB are free on the device and 1.00 GiB in the cache, but there in blocks of at most 4.00 MiB: fragmentation"
         )
     );
+    let limited = explain(facts(picture(128, 0), 3 * GIB, 100 * GIB));
+    assert!(limited.limit_bytes.is_some());
+    assert!(!findings(&[limited], 1)[0].title.contains("free on the device"), "the device has 100 GiB");
     let found = &findings(&[report], 1)[0];
     assert_eq!(
         found.title,

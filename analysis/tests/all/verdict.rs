@@ -402,6 +402,21 @@ fn a_place_that_has_stopped_explains_a_sum_that_has_not_risen_since() {
     assert_eq!(ended(&process).kind, VerdictKind::Growing);
 }
 
+/// Two caches that are full after 60 and after 150 of 320 steps. The sentence has the growth of both, and the later end.
+#[test]
+fn what_has_stopped_at_two_places_stopped_with_the_last() {
+    let line = |function, line| vec![frame(function, "/home/user/two.py", line)];
+    let mut process = Process::new(0, &[line("feats", 6), line("masks", 7)]);
+    for step in 0..320_u64 {
+        let (feats, masks) = ((step + 1).min(60), (step + 1).min(150));
+        process.step(&[(1, None, feats, feats * 640 * KIB), (2, None, masks, masks * 200 * KIB)]);
+    }
+    let verdict = ended(&process);
+    assert_eq!((verdict.kind, verdict.site.as_ref().map(|site| site.line)), (VerdictKind::LevelledOff, Some(6)));
+    assert!(verdict.sentence.contains("until step 150, most of it allocated in feats"), "{}", verdict.sentence);
+    assert!(verdict.grown_bytes.is_some_and(|grown| grown > 60 * MIB), "{}", verdict.sentence);
+}
+
 #[test]
 fn the_place_of_a_sum_is_one_that_goes_on_growing() {
     let line = |line| vec![frame("turn", "/home/user/serve.py", line), frame("main", "/home/user/serve.py", 20)];

@@ -5,9 +5,11 @@ use memctl_model::finding::Growth;
 use memctl_model::{FindingKind, HumanBytes};
 
 use super::{ALLOCATED, Checked, OfEpoch, Outcome, RESERVED, Terms, concerning, not_judged, verdict};
+use crate::Frame;
 use crate::baseline::Spread;
 use crate::conditions::{Allowance, Limit};
 use crate::finding::Finding;
+use crate::format::text::file_name;
 use crate::judged::NotJudged;
 use crate::profile::{KnownFinding, Profile, RankProfile};
 use crate::report::{Rank, Report};
@@ -87,9 +89,20 @@ pub(super) fn findings(report: &Report, other: &Against, terms: &Terms, counts: 
             Checked { findings, ..verdict(Outcome::DoesNotHold, format!("new: {}", worst.title)) }
         }
         None => not_judged(report, terms)
+            .or_else(|| open_growth(report, other, terms))
             .or_else(|| less_judged(report, other, terms))
             .unwrap_or_else(|| verdict(Outcome::Holds, format!("no finding that it does not have{}", beside(report)))),
     }
+}
+
+/// Growth with an open cause that the other job does not have: it may be a leak. Growth is compared by function and file.
+fn open_growth(report: &Report, other: &Against, terms: &Terms) -> Option<Checked> {
+    let open = report.verdict.as_ref().filter(|verdict| verdict.is_open() && !terms.allow_suspected)?;
+    let place = |site: &Frame| (site.function.clone(), file_name(&site.file).to_owned());
+    let here = open.site.as_ref().map(place);
+    let is_known = other.profile.growth.iter().any(|growth| growth.site.as_ref().map(place) == here);
+    let because = || format!("{} (--allow-suspected accepts it)", open.sentence.trim_end_matches('.'));
+    (!is_known).then(|| verdict(Outcome::Inconclusive, because()))
 }
 
 /// Kinds that were analysed in the other job and not in this one. The absence of such findings in this job means

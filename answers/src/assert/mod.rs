@@ -646,4 +646,26 @@ mod tests {
             assert_ne!(not_proven.verdict, Outcome::DoesNotHold, "{}", not_proven.because);
         }
     }
+
+    #[test]
+    fn growth_with_an_open_cause_is_no_pass_for_no_new_leak_unless_the_other_job_has_it() {
+        let site = crate::Frame { function: "keep".into(), file: "/a/train.py".into(), line: Some(3) };
+        let mut report = report("growing", &[40, 41, 42, 43, 44, 45]);
+        if let Some(verdict) = &mut report.verdict {
+            (verdict.cause, verdict.site) = (Some("open".into()), Some(site.clone()));
+            verdict.sentence = "Live memory has grown 480 KiB. It is a leak unless what holds it is bounded.".into();
+        }
+        let of = |growth: Vec<crate::profile::SiteGrowth>, terms: &Terms| {
+            let profile = crate::profile::Profile { growth, ..Default::default() };
+            let other = Against { name: "memory.json".into(), profile, spread: Default::default() };
+            against::findings(&report, &other, terms, FindingKind::is_leak).verdict
+        };
+        assert_eq!(of(Vec::new(), &Terms::default()), Outcome::Inconclusive);
+        let accepting = Terms { allow_suspected: true, allow_incomplete: true, ..Terms::default() };
+        assert_eq!(of(Vec::new(), &accepting), Outcome::Holds);
+        let elsewhere = crate::Frame { file: "/b/train.py".into(), line: Some(9), ..site.clone() };
+        let known = crate::profile::SiteGrowth { site: Some(elsewhere), bytes_per_epoch: 1 };
+        let complete = Terms { allow_incomplete: true, ..Terms::default() };
+        assert_eq!(of(vec![known], &complete), Outcome::Holds, "it has that growth, too");
+    }
 }

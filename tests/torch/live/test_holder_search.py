@@ -9,6 +9,7 @@ import hashlib
 import itertools
 import json
 import queue
+import subprocess
 import sys
 import threading
 import types
@@ -701,3 +702,41 @@ def test_threads_that_change_everything_meanwhile() -> None:
         over.set()
         for thread in threads:
             thread.join()
+
+
+CHURN = """
+import sys, threading, time
+import torch
+from memctl_agent import _native
+from memctl_agent._holders._slice import Slice
+
+sys.setswitchinterval(1e-5)
+kept = [torch.empty(20_000, device="cuda") for _ in range(64)]
+over = threading.Event()
+
+
+def churn():
+    at = 0
+    while not over.is_set():
+        kept[at % 64] = torch.empty(20_000, device="cuda")
+        at += 1
+
+
+thread = threading.Thread(target=churn)
+thread.start()
+found = 0
+for _ in range(400):
+    blocks = sorted({(one.untyped_storage().data_ptr(), 80_384) for one in kept})
+    heap, rules = _native.Heap(blocks), Slice(torch, blocks, (), 0).rules
+    found += len(heap.tensors(rules, 1_000_000)[1])
+over.set()
+thread.join()
+print(found)
+"""
+
+
+def test_no_other_thread_runs_within_a_walk() -> None:
+    """Another thread frees tensors all the time. If it ran within a walk, the walk would read freed objects."""
+    done = subprocess.run([sys.executable, "-c", CHURN], capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, (done.returncode, done.stderr[-4000:])
+    assert int(done.stdout) > 400, "the walks found tensors"

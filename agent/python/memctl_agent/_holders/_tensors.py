@@ -48,8 +48,8 @@ class Tensors:
 
     @property
     def storages(self) -> tuple[Any, ...]:
-        """What the native walk needs for the rule of `fits`. It calls only functions of C, because bytecode may give the
-        interpreter's lock to another thread."""
+        """What the native walk needs for the rule of `fits`. It calls only functions of C, because bytecode may give
+        the interpreter's lock to another thread."""
         return self._storage, self._bytes, self._plain, ROUNDED, LARGER_MAX
 
     @property
