@@ -7,7 +7,8 @@ the thread that ended the step. Otherwise the slices run in the sleeping thread,
 process that waits also answer.
 Guarantees: without a request, the end of a step reads one attribute. There are never two slices at once. Between two
 slices the program runs for several times the duration of a slice. Nothing raises into the program, and every fault gets
-an answer.
+an answer. No slice runs while autograd's engine does: its threads change graphs and gradients without the interpreter's
+lock, and a search that reads them meanwhile would read freed memory.
 This module does not search. `_holders` does. The thread imports it at the first request.
 """
 
@@ -15,8 +16,10 @@ from __future__ import annotations
 
 import _thread
 import ctypes
+import sys
 import threading
 import time
+import types
 from typing import Any, Callable, Optional
 
 # Duration of a slice. After a slice, the program continues for `RESTS` times this duration, and at least for
@@ -30,6 +33,14 @@ GRACE_MS = 30.0
 # sleep until the word changes.
 SLEEP_S = 30.0
 POLL_S = 0.2
+# The functions of torch in which a thread waits for autograd's engine, and the end of their file's name.
+ENGINE = (
+    ("_engine_run_backward", "autograd/graph.py"),
+    ("backward", "autograd/__init__.py"),
+    ("grad", "autograd/__init__.py"),
+)
+# During a slice, no other thread gets the interpreter's lock unless the slice lasts longer than this.
+ALONE_S = 1.0
 # FUTEX_WAIT, and the value of the word while there is no request.
 _WAIT, _IDLE = 0, 0
 
@@ -149,7 +160,13 @@ class Asked:
         """Runs one slice. If it was the last one, sends the answer. Returns at once if another thread runs a slice."""
         if not self._slicing.acquire(blocking=False):
             return
+        interval = sys.getswitchinterval()
         try:
+            # From here on, no thread can start the engine, because this needs the lock.
+            sys.setswitchinterval(ALONE_S)
+            if _engine_runs():
+                self._next = time.monotonic() + REST_MS_MIN / 1e3
+                return
             native = self._native
             search = None if native is None else self._renewed(native)
             if search is None or native is None:
@@ -163,7 +180,20 @@ class Asked:
             # The session ended meanwhile, so the answer is no longer needed.
             self._search = None
         finally:
+            sys.setswitchinterval(interval)
             self._slicing.release()
+
+
+def _engine_runs() -> bool:
+    """Whether a thread is in a call of autograd's engine, which may have called a hook of the program."""
+    for innermost in sys._current_frames().values():
+        frame: Optional[types.FrameType] = innermost
+        while frame is not None:
+            code = frame.f_code
+            if any(code.co_name == name and code.co_filename.endswith(file) for name, file in ENGINE):
+                return True
+            frame = frame.f_back
+    return False
 
 
 def _rest() -> None:

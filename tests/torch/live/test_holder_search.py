@@ -21,7 +21,7 @@ import pytest
 import torch
 import torch.utils.checkpoint
 
-from memctl_agent import _holders, _native
+from memctl_agent import _asked, _holders, _native
 from memctl_agent._holders import _graph, _reading, _search
 from memctl_agent._holders._frames import Frames
 from memctl_agent._holders._memory import Memory
@@ -740,3 +740,24 @@ def test_no_other_thread_runs_within_a_walk() -> None:
     done = subprocess.run([sys.executable, "-c", CHURN], capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, (done.returncode, done.stderr[-4000:])
     assert int(done.stdout) > 400, "the walks found tensors"
+
+
+def test_no_slice_runs_while_the_engine_does() -> None:
+    """The engine's threads change graphs and gradients without the interpreter's lock."""
+    seen: list[bool] = []
+
+    def looked() -> bool:
+        answers: list[bool] = []
+        other = threading.Thread(target=lambda: answers.append(_asked._engine_runs()))
+        other.start()
+        other.join()
+        return answers[0]
+
+    assert not looked()
+    for device in ("cpu", "cuda"):
+        weight = torch.ones(4, requires_grad=True, device=device)
+        weight.register_hook(lambda _: seen.append(looked()))
+        seen.clear()
+        (weight * 2).sum().backward()
+        assert seen == [True], device
+        assert not looked()
