@@ -3,12 +3,15 @@ the agent's worker in this process.
 
 A thread sleeps until there is a request. While it sleeps, it does not need the interpreter's lock and is not woken. The
 thread begins the search, which continues in slices. If steps end often enough, each slice runs at the end of a step, on
-the thread that ended the step. Otherwise the slices run in the sleeping thread, so that a process without steps and a
-process that waits also answer.
+the thread that ended the step. Otherwise the main thread runs a slice between two of its instructions, so that a
+process without steps also answers. If the main thread waits, for example for a request, the slices run in the
+sleeping thread.
 Guarantees: without a request, the end of a step reads one attribute. There are never two slices at once. Between two
 slices the program runs for several times the duration of a slice. Nothing raises into the program, and every fault gets
 an answer. No slice runs while autograd's engine does: its threads change graphs and gradients without the interpreter's
-lock, and a search that reads them meanwhile would read freed memory.
+lock, and a search that reads them meanwhile would read freed memory. For the same reason no slice runs while the main
+thread is within an operation of torch that has released the lock: `parameter.grad = None` frees a gradient before the
+parameter forgets it.
 This module does not search. `_holders` does. The thread imports it at the first request.
 """
 
@@ -41,6 +44,8 @@ ENGINE = (
 )
 # During a slice, no other thread gets the interpreter's lock unless the slice lasts longer than this.
 ALONE_S = 1.0
+# How long the main thread may take to begin a slice. If it is at the same instruction for so long, it waits.
+MAIN_S = 1.0
 # FUTEX_WAIT, and the value of the word while there is no request.
 _WAIT, _IDLE = 0, 0
 
@@ -59,6 +64,8 @@ class Asked:
         self._search: Any = None
         self._number = 0
         self._next = 0.0
+        # Whether the main thread is to run a slice.
+        self._is_due = False
         self._native: Any = None
         # Number of sessions so far. A thread belongs to one session.
         self._turn = 0
@@ -137,7 +144,27 @@ class Asked:
         if left > 0:
             time.sleep(left)
         elif time.monotonic() >= self._next:
+            self._slice_in_main()
+
+    def _slice_in_main(self) -> None:
+        """Has the main thread run a slice between two of its instructions. If it does not come to it because it waits,
+        this thread runs the slice."""
+        place, self._is_due = _place_of_main(), True
+        _due[:] = [self]
+        ctypes.pythonapi.Py_AddPendingCall(_PENDING, None)
+        end = time.monotonic() + MAIN_S
+        while self._is_due and time.monotonic() < end:
+            time.sleep(REST_MS_MIN / 1e3)
+        if self._is_due and place is not None and place == _place_of_main():
+            self._is_due = False
             self._slice()
+
+    def in_main(self) -> None:
+        """Runs a slice on the main thread, if one is due."""
+        if self._is_due:
+            self._is_due = False
+            if time.monotonic() >= self._next:
+                self._slice()
 
     # -- a slice -----------------------------------------------------------------------------------------------------
 
@@ -182,6 +209,51 @@ class Asked:
         finally:
             sys.setswitchinterval(interval)
             self._slicing.release()
+
+
+# The one that has a slice for the main thread.
+_due: list[Asked] = []
+
+
+@ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
+def _PENDING(_: Any) -> int:
+    """What the interpreter calls on the main thread."""
+    try:
+        for asked in list(_due):
+            asked.in_main()
+    except BaseException as raised:
+        # The program's own signal handlers may raise here. The program gets the exception at its next instruction.
+        _raise_later(raised)
+    return 0
+
+
+def _raise_later(raised: BaseException) -> None:
+    """Raises an exception like this one in the main thread, at its next instruction."""
+    kind, arguments = type(raised), raised.args
+
+    def begin(self: BaseException) -> None:
+        kind.__init__(self, *arguments)
+
+    try:
+        # The interpreter takes a class here, and calls it without arguments.
+        again = type(kind.__name__, (kind,), {"__init__": begin, "__module__": kind.__module__})
+    except TypeError:
+        again = kind
+    main = ctypes.c_ulong(threading.main_thread().ident or 0)
+
+    def raise_it() -> None:
+        # The call from the interpreter must have ended, or the exception would be raised within it and be lost.
+        time.sleep(REST_MS_MIN / 1e3)
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(main, ctypes.py_object(again))
+
+    _thread.start_new_thread(raise_it, ())
+
+
+def _place_of_main() -> Optional[tuple[int, int]]:
+    """The instruction at which the main thread is: its frame and the offset in it."""
+    number = threading.main_thread().ident
+    frame = None if number is None else sys._current_frames().get(number)
+    return None if frame is None else (id(frame), frame.f_lasti)
 
 
 def _engine_runs() -> bool:
