@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 import threading
 import time
@@ -203,3 +204,31 @@ def test_slices_are_looked_for_at_the_ends_of_steps_alone(monkeypatch: pytest.Mo
         session._mark(kind, 0, "")
     assert native.marks == list(range(1, 12)) and STEP_END in native.marks and PHASE_END in native.marks
     assert ends == [native.marks.index(STEP_END) + 1]
+
+
+SIGNALLED = """
+import ctypes, os, signal, threading, time
+from memctl_agent import _asked
+
+
+class Signalled(_asked.Asked):
+    def _slice(self):
+        assert threading.current_thread() is threading.main_thread()
+        os.kill(os.getpid(), signal.SIGINT)
+        for _ in range(1000):
+            pass
+
+
+asked = Signalled(lambda: False)
+asked._is_due = True
+_asked._due[:] = [asked]
+threading.Thread(target=lambda: ctypes.pythonapi.Py_AddPendingCall(_asked._PENDING, None)).start()
+end = time.time() + 30
+while time.time() < end:
+    pass
+"""
+
+
+def test_a_signal_within_a_slice_reaches_the_program() -> None:
+    done = subprocess.run([sys.executable, "-c", SIGNALLED], capture_output=True, text=True, timeout=60)
+    assert done.returncode != 0 and done.stderr.rstrip().endswith("KeyboardInterrupt"), done
