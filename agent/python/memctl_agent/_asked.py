@@ -30,7 +30,7 @@ from typing import Any, Callable, Optional
 SLICE_MS = 2.0
 RESTS = 5
 REST_MS_MIN = 10.0
-# How long the thread waits for the end of a step before it runs a slice itself.
+# How long the thread waits for the end of a step before it has the main thread run a slice.
 GRACE_MS = 30.0
 # How long the thread sleeps at most before it checks whether the session continues. How long it sleeps if it cannot
 # sleep until the word changes.
