@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import threading
 import time
 import types
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Optional
 
 import pytest
@@ -230,5 +232,11 @@ while time.time() < end:
 
 
 def test_a_signal_within_a_slice_reaches_the_program() -> None:
-    done = subprocess.run([sys.executable, "-c", SIGNALLED], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", SIGNALLED],
+        env=os.environ | {"PYTHONPATH": str(Path(memctl_agent.__file__).parents[1])},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert done.returncode != 0 and done.stderr.rstrip().endswith("KeyboardInterrupt"), done
