@@ -258,14 +258,22 @@ def _place_of_main() -> Optional[tuple[int, int]]:
 
 def _engine_runs() -> bool:
     """Whether a thread is in a call of autograd's engine, which may have called a hook of the program."""
-    for innermost in sys._current_frames().values():
-        frame: Optional[types.FrameType] = innermost
-        while frame is not None:
-            code = frame.f_code
-            if any(code.co_name == name and code.co_filename.endswith(file) for name, file in ENGINE):
-                return True
-            frame = frame.f_back
-    return False
+    innermost = sys._current_frames()
+    frame: Optional[types.FrameType] = None
+    try:
+        while innermost:
+            frame = innermost.popitem()[1]
+            while frame is not None:
+                code = frame.f_code
+                if any(code.co_name == name and code.co_filename.endswith(file) for name, file in ENGINE):
+                    return True
+                frame = frame.f_back
+        return False
+    finally:
+        # If a variable referred to this function's own frame, this would be a cycle. It would keep the variables of all
+        # callers alive, the program's included, until the collector runs.
+        innermost.clear()
+        frame = None
 
 
 def _rest() -> None:

@@ -128,3 +128,40 @@ def test_a_server_that_waits_is_asked_and_answers(memctl: Memctl, script: Any) -
         assert run.code == 0 and run.out == "ended\n", run
     finally:
         daemon.stop()
+
+
+# A bounded deque fills, so the process is searched. The collector is off: what the search kept would stay.
+PEAK = """
+import collections
+import gc
+import sys
+import time
+import torch
+import small
+
+gc.disable()
+model = torch.nn.Linear(64, 64, device="cuda")
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+recent = collections.deque(maxlen=60)
+
+def train_step(batch):
+    out = model(batch)
+    out.square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    return out.detach()
+
+for step in range(140):
+    recent.append(train_step(torch.ones(4096, 64, device="cuda"))[:64].clone())
+    time.sleep(0.02)
+small.tell("searched", "memctl_agent._holders._search" in sys.modules)
+small.tell("peak", torch.cuda.max_memory_allocated())
+"""
+
+
+def test_a_search_keeps_no_tensor_alive(memctl: Memctl, script: Any) -> None:
+    train = script(PEAK)
+    searched = memctl("run", "--job", "searched", "--", sys.executable, str(train))
+    alone = memctl("run", "--no-holders", "--job", "alone", "--", sys.executable, str(train))
+    assert searched.told("searched") is True and alone.told("searched") is False, searched
+    assert searched.told("peak") == alone.told("peak")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import subprocess
@@ -9,6 +10,7 @@ import sys
 import threading
 import time
 import types
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Optional
@@ -240,3 +242,29 @@ def test_a_signal_within_a_slice_reaches_the_program() -> None:
         timeout=60,
     )
     assert done.returncode != 0 and done.stderr.rstrip().endswith("KeyboardInterrupt"), done
+
+
+def test_a_slice_keeps_no_variable_of_its_callers(monkeypatch: pytest.MonkeyPatch, asked: Asked) -> None:
+    class Tensor:
+        """An object whose end is seen."""
+
+    ended: list[weakref.ref[Tensor]] = []
+    asked._native = Native()
+    monkeypatch.setattr(asked, "_search", Search(100, {}))
+
+    def step() -> None:
+        activation = Tensor()
+        ended.append(weakref.ref(activation))
+        asked.step_ended()
+        asked._next = 0.0
+
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        for _ in range(5):
+            step()
+        assert [reference() for reference in ended] == [None] * 5
+    finally:
+        if was_enabled:
+            gc.enable()
+    assert asked._search.left == 95
