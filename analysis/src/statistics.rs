@@ -1,5 +1,5 @@
-//! The statistics that memctl uses, each defined once: medians, quantiles, deviations, slopes, intervals and a trend
-//! test.
+//! The statistics that memctl uses, each defined once: medians, quantiles, deviations, slopes, intervals and two
+//! trend tests.
 //!
 //! Guarantees: pure functions of their arguments, with results in the units of the arguments. The caller must remove
 //! values that are not finite, unless a function documents that it does so. No function judges what a figure means.
@@ -155,6 +155,17 @@ pub fn laplace(occurrences: impl IntoIterator<Item = Occurrence>, observed: Obse
     ((moment / sum - observed.from) / observed.length - 0.5) * (12.0 * sum * sum / squares).sqrt()
 }
 
+/// Kendall's statistic of a trend (Mann 1945): pairs in which the later value is higher minus pairs in which it is lower, in
+/// standard deviations of values without a trend. Equal values count as neither. 0 below two values.
+#[must_use]
+pub fn kendall<T: Ord>(values: &[T]) -> f64 {
+    let n = values.len() as f64;
+    let later = |at: usize| values[at + 1..].iter();
+    let sum: i64 = values.iter().enumerate().map(|(at, value)| later(at).map(|after| after.cmp(value) as i64).sum::<i64>()).sum();
+    let variance = n * (n - 1.0) * (2.0 * n + 5.0) / 18.0;
+    if values.len() < 2 { 0.0 } else { sum as f64 / variance.sqrt() }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -281,5 +292,12 @@ mod tests {
             prop_assert!((forward + reversed).abs() < 1e-6, "{forward} {reversed}");
             prop_assert!(forward.abs() <= 0.5 * (12.0 * at.len() as f64).sqrt() + 1e-9);
         }
+    }
+
+    #[test]
+    fn kendall_counts_pairs() {
+        assert!((kendall(&[1, 2, 3, 4, 5, 6, 7, 8]) - 28.0 / (1176.0_f64 / 18.0).sqrt()).abs() < 1e-9);
+        assert!((kendall(&[3, 1, 2]) + 1.0 / (66.0_f64 / 18.0).sqrt()).abs() < 1e-9);
+        assert_eq!((kendall(&[5, 5, 5]), kendall(&[1])), (0.0, 0.0));
     }
 }

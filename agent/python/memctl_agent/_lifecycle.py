@@ -33,11 +33,19 @@ def describe(error: BaseException) -> str:
         if seen is None:
             break
         if is_out_of_memory(seen):
-            return f"out of memory: {_first_line(seen)}"[:FAILURE_CHARS_MAX]
+            return _whole_sentences(f"out of memory: {_first_line(seen)}")
         seen = seen.__cause__ or (None if seen.__suppress_context__ else seen.__context__)
     line = _first_line(error)
     name = type(error).__name__
-    return (f"{name}: {line}" if line else name)[:FAILURE_CHARS_MAX]
+    return _whole_sentences(f"{name}: {line}" if line else name)
+
+
+def _whole_sentences(text: str) -> str:
+    """At most `FAILURE_CHARS_MAX` characters: the sentences that fit, or the begin of the first one."""
+    if len(text) <= FAILURE_CHARS_MAX:
+        return text
+    head = text[:FAILURE_CHARS_MAX]
+    return head[: head.rfind(". ") + 1] or head
 
 
 def _first_line(error: BaseException) -> str:

@@ -140,6 +140,15 @@ const DISTANCES_MIN: usize = 12;
 /// Maximum share of the variance of random rises for rises at a rhythm.
 const REGULAR: f64 = 0.25;
 
+/// Equal parts of the time since the growth began, whose gains are compared.
+const PARTS: usize = 8;
+
+/// Minimum of Kendall's statistic of the parts' gains, in standard deviations: one in 700 series without a trend has it.
+const TREND_MIN: f64 = 3.0;
+
+/// Minimum ratio of the gain in the last quarter of the time to that in the first quarter, for growth that accelerates.
+const FASTER_MIN: u64 = 2;
+
 fn rhythm(growth: &mut Growth, sizes: &[u64], begun: u32, clock: Clock) {
     let Some(&last) = growth.times.last() else { return };
     let n = f64::from(growth.rises);
@@ -188,6 +197,24 @@ impl Growth {
     pub fn hardly_falls(&self) -> bool {
         let risen: u64 = self.sizes[..self.times.len().min(self.sizes.len())].iter().sum();
         self.drawdown as f64 <= FALLS * risen as f64
+    }
+
+    /// Whether the growth accelerates: of equal parts of the time, nearly each gained more than those before it.
+    #[must_use]
+    pub fn accelerates(&self) -> bool {
+        let length = self.times.last().map_or(0, |&last| u64::from(last.saturating_sub(self.begun)));
+        if self.times.len() < PARTS || length == 0 {
+            return false;
+        }
+        let mut gains = [0_u64; PARTS];
+        for (&at, &size) in self.times.iter().zip(&self.sizes) {
+            // A rise that is seen at a boundary came before it, so the last boundary of a part belongs to the part.
+            let part = (u64::from(at.saturating_sub(self.begun)) * PARTS as u64).div_ceil(length).max(1) as usize - 1;
+            gains[part.min(PARTS - 1)] += size;
+        }
+        let quarter = |parts: &[u64]| parts.iter().sum::<u64>();
+        let (first, last) = (quarter(&gains[..PARTS / 4]), quarter(&gains[PARTS - PARTS / 4..]));
+        last >= first.saturating_mul(FASTER_MIN) && statistics::kendall(&gains) >= TREND_MIN
     }
 
     /// The growth as it was when the rise with this number had just come.
@@ -284,6 +311,20 @@ mod tests {
         assert!(of(&(0..40).map(|step| 100 + step * 7).collect::<Vec<u64>>()).hardly_falls());
         let open = of(&(0..60).map(|step| 100 + step * 2 + (step % 9) * 5).collect::<Vec<u64>>());
         assert!(open.rises >= 2 && !open.hardly_falls(), "{open:?}");
+    }
+
+    #[test]
+    fn only_growth_whose_rises_become_larger_or_closer_accelerates() {
+        let squares: Vec<u64> = (0..20_u64).map(|step| 100 + step * step).collect();
+        assert!(of(&squares).accelerates());
+        assert!(of(&squares[..10]).accelerates());
+        assert!(!of(&squares[..6]).accelerates(), "too few rises");
+        for steps in [9, 11, 12, 15, 40] {
+            let even: Vec<u64> = (0..steps).map(|step| 100 + step * 7).collect();
+            assert!(!of(&even).accelerates(), "{steps} equal rises");
+        }
+        let late: Vec<u64> = (0..60).map(|step| if step < 40 { step / 8 } else { 5 + step - 40 }).collect();
+        assert!(!of(&late).accelerates(), "a second leak that began late is no acceleration");
     }
 
     #[test]

@@ -4,9 +4,10 @@
 //! only where the failed step was like the steps before it.
 
 use super::places::{Place, by_place};
+use super::requests::Input;
 use super::{OomCause, Report};
 use crate::classes::Class;
-use crate::wording::{REPLAYED, bytes, place_or_none, plural};
+use crate::wording::{REPLAYED, bytes, place_or_none, plural, sentence};
 
 /// Minimum number of blocks at one place before they may have been kept one by one and not by a single step.
 const KEPT_BLOCKS_MIN: u64 = 16;
@@ -15,14 +16,28 @@ const UNLIKE: u64 = 2;
 
 /// What would have served the first failed request. `failed` are the ranks that failed alike.
 pub(super) fn of(report: &Report, failed: &[u32]) -> String {
+    let cause = of_cause(report, failed);
+    match report.facts.input {
+        // A leak is the cause, whatever the sizes of inputs.
+        Some(input) if report.leaked.is_none() && !names_the_input(report, input) => format!("{}. {}", input.advice(), sentence(cause)),
+        _ => cause,
+    }
+}
+
+/// Whether the advice on the cause is already about the size of the input.
+fn names_the_input(report: &Report, input: Input) -> bool {
+    matches!(input, Input::Largest { .. }) && report.cause == OomCause::Capacity && larger_step(report).is_some()
+}
+
+fn of_cause(report: &Report, failed: &[u32]) -> String {
     let facts = &report.facts;
     match report.cause {
         OomCause::Fragmentation => {
             let holder = facts.holders.first();
             let between = holder.map(|holder| {
-                format!("{} of {} lie between the holes", plural(holder.pin.blocks, "block"), place_or_none(holder.stack.site()))
+                format!("{} of {} {} between the holes", plural(holder.pin.blocks, "block"), place_or_none(holder.stack.site()), if holder.pin.blocks == 1 { "lies" } else { "lie" })
             });
-            let between = between.map_or(String::new(), |between| format!("{between}: free them together, keep them in one tensor, or allocate the large tensor first"));
+            let between = between.map_or(String::new(), |between| format!("{between}: free such blocks together, keep them in one tensor, or allocate the large tensor first"));
             [between.as_str(), REPLAYED].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ")
         }
         OomCause::Neighbour => format!(

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use memctl_model::{EvidenceValue, Finding, FindingKind, Frame, Moment, Sample, Severity};
 
 use super::places::{Place, by_place};
+use super::requests::Input;
 use super::{OomCause, Report, advice};
 use crate::wording::{bytes, moment, opening, place_or_none, plural, ranks, requested_in, sentence};
 
@@ -164,11 +165,12 @@ fn finding(reports: &[&Report], known: usize) -> Option<Finding> {
         first_seen: Moment { epoch: facts.epoch, step: facts.step, time_ns: Some(facts.time_ns), boundary: None },
         live_bytes: Some(facts.found.allocated_bytes),
         title: format!(
-            "Out of memory on {on}{}{caught}: {} requested in {}, {}",
+            "Out of memory on {on}{}{caught}: {} requested in {}, {}{}",
             moment(facts.epoch, facts.step),
             bytes(facts.asked_bytes),
             requested_in(&facts.stack),
             deciding(first),
+            facts.input.filter(|_| first.leaked.is_none()).map_or("", Input::title),
         ),
         explanation: explanation(first),
         advice: sentence(advice::of(first, &numbers)),
@@ -282,6 +284,9 @@ pub(super) fn explanation(report: &Report) -> String {
             place_or_none(grown.site),
             bytes(grown.grown),
         ));
+    }
+    if let Some(input) = facts.input {
+        text.push_str(&input.explanation());
     }
     if let Some(sentence) = peers(report) {
         text.push_str(&sentence);

@@ -9,6 +9,7 @@ mod advice;
 pub mod finding;
 pub mod outcome;
 mod places;
+pub mod requests;
 
 use memctl_model::allocator::segment_bytes;
 use memctl_model::{AllocatorSettings, PoolId, Stack};
@@ -19,6 +20,7 @@ use crate::fragmentation::picture::Picture;
 
 pub use finding::findings;
 pub use outcome::Leaked;
+use requests::Input;
 
 /// Device memory that any process needs outside its allocator and that is not a fault: CUDA context, kernels,
 /// communicators.
@@ -127,6 +129,8 @@ pub struct Facts {
     pub device_free_bytes: u64,
     /// The steps before it; `None` if too few of them are stored.
     pub earlier: Option<Earlier>,
+    /// How the same line's requests in the steps before explain this one; `None` if they do not.
+    pub input: Option<Input>,
     /// The state at the request.
     pub found: Picture,
     /// Reserved bytes after the flush.

@@ -62,6 +62,7 @@ fn facts(found: Picture, asked_bytes: u64, device_free_bytes: u64) -> Facts {
         stack: frame(),
         device_free_bytes,
         earlier: None,
+        input: None,
         reserved_after_bytes: found.reserved_bytes,
         reserved_peak_bytes: found.reserved_bytes,
         holders: found.pins.iter().map(|&pin: &Pin| Holder { pin, stack: frame() }).collect(),

@@ -178,12 +178,12 @@ fn remarks(begins: &Begins, agreement: &Agreement) -> Vec<String> {
     if begins.live_bytes > 0 {
         let live = HumanBytes::of(begins.live_bytes);
         remarks
-            .push(format!("the recording began with {live} in use: asked for anew, without what was cached beside it"));
+            .push(format!("the recording began with {live} in use: requested again, without what was cached beside it"));
     }
     if agreement.flushes > 0 {
         let times = agreement.flushes;
         remarks.push(format!(
-            "{times} times cached segments went back: taken as torch.cuda.empty_cache(), which a retry under a limit that was not recorded looks like"
+            "{times} times the cache was released: the replay releases it at the same moments, as torch.cuda.empty_cache() does, also where the cause was a limit"
         ));
     }
     if agreement.unknown_frees > 0 {

@@ -8,14 +8,16 @@
 //! most the events since a keyframe and one chunk. A failure is left out for the first seconds of a process that goes on,
 //! until it is known whether the program caught it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use memctl_analysis::classes::Shares;
 use memctl_analysis::deaths::says_out_of_memory;
 use memctl_analysis::fragmentation::Picture;
 use memctl_analysis::fragmentation::judge::holders;
 use memctl_analysis::oom::finding::Missing;
+use memctl_analysis::oom::requests::{Input, Requests};
 use memctl_analysis::oom::{self, Earlier, Facts, Peer, SiteUse};
+use memctl_analysis::rules::PlacementRules;
 use memctl_model::{Action, BlockUse, Event, Finding, Keyframe, KeyframeReason, Sample, SourceKind, Stack, StackId};
 use memctl_proto::item::Content;
 use memctl_proto::v1::ItemKind;
@@ -50,6 +52,7 @@ struct FailurePosition {
     /// The position at the end of the preceding step.
     step_end_at: Option<u64>,
     earlier: Option<Earlier>,
+    input: Option<Input>,
     reserved_after_bytes: u64,
     epoch: Option<u32>,
     step: Option<u64>,
@@ -118,6 +121,7 @@ pub(crate) async fn of_device(
             exact: last.levels.exact,
             went_on,
             earlier: place.earlier,
+            input: place.input,
             found: picture,
         }));
     }
@@ -169,6 +173,8 @@ async fn places(
     let mut places: Vec<FailurePosition> = Vec::new();
     let mut allocated = 0;
     let (mut burst, mut step_end_at): (Option<u64>, Option<u64>) = (None, None);
+    let rules = PlacementRules::new(&session.info.settings);
+    let mut requests: HashMap<StackId, Requests> = HashMap::new();
     let (mut steps, mut earlier) = (0_u64, Earlier { kept_bytes: 0, peak_bytes: 0 });
     replay
         .run(last.index.first_event + last.index.count, |number, event, map| {
@@ -189,6 +195,10 @@ async fn places(
                 }
                 // Blocks whose free waited for another stream complete while the cache is emptied.
                 Action::FreeCompleted => {}
+                Action::Alloc => {
+                    requests.entry(event.stack).or_default().add(steps, rules.round_size(event.size));
+                    burst = None;
+                }
                 Action::Oom if number > last.index.first_event => {
                     if places.len() == FAILURES_MAX {
                         places.remove(0);
@@ -198,6 +208,7 @@ async fn places(
                         found_at: burst.unwrap_or(number - 1),
                         step_end_at,
                         earlier: (steps >= STEPS_MIN).then_some(earlier),
+                        input: requests.get(&event.stack).and_then(|of| of.explain(steps, event.size)),
                         reserved_after_bytes: map.levels().reserved_bytes,
                         epoch: cursor.epoch(),
                         step: cursor.step(),

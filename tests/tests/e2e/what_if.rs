@@ -129,7 +129,7 @@ fn a_part_of_the_steps_is_replayed() {
     assert_eq!(allocs(&early) + allocs(&late), allocs(&whole), "every event is in one of the parts");
     assert!(peak(&early) < peak(&late) && peak(&late) == peak(&whole), "it grows");
     let words = late["not_looked_at"].to_string();
-    assert!(words.contains("events before are not replayed") && words.contains("in use: asked for anew"), "{words}");
+    assert!(words.contains("events before are not replayed") && words.contains("in use: requested again"), "{words}");
     let beyond = ask(&["--rank", "0", "--from", "1000000"]);
     assert_eq!(beyond["ranks"], Value::Array(Vec::new()));
     assert!(beyond["not_looked_at"].to_string().contains("ended before the first step"), "{beyond}");

@@ -37,6 +37,7 @@ def test_failures_in_words() -> None:
     assert describe(KeyboardInterrupt()) == "KeyboardInterrupt"
     assert describe(Silent()) == "Silent"
     assert len(describe(ValueError("x" * 10_000))) == 500
+    assert describe(ValueError("One fact. " * 60)) == "ValueError: " + ("One fact. " * 48).rstrip()
 
 
 @pytest.mark.parametrize(

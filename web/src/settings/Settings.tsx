@@ -82,7 +82,7 @@ function Device({ of, isAsked }: { of: RankReplays; isAsked: boolean }): JSX.Ele
   // Under the recorded settings, without a limit that changes them.
   const again = found.find((group) => group.recorded.out_of_memory === null)?.recorded;
   const more = again === undefined ? 0 : again.peak_reserved_bytes - of.recorded.peak_reserved_bytes;
-  const begun = more === 0 ? '' : `What was in use when the recording began is asked for anew below, under every setting: so the recorded settings come to ${bytes(again?.peak_reserved_bytes)} here and came to ${bytes(of.recorded.peak_reserved_bytes)} in the recording. Compare the bars with each other.`;
+  const begun = more === 0 ? '' : `What was in use when the recording began is requested again below, under every setting: so the recorded settings come to ${bytes(again?.peak_reserved_bytes)} here and came to ${bytes(of.recorded.peak_reserved_bytes)} in the recording. Compare the bars with each other.`;
   return (
     <>
       <p class={of.exact ? 'faint' : 'inexact'}>

@@ -75,7 +75,7 @@ pub(in crate::judge) fn leak(leaks: &[Leak], all: &[&Subject]) -> Finding {
         gained_bytes: Some(shown.group.bytes_gained()),
         title: growth.title(),
         // A chain of graphs falls back with its epoch.
-        horizon: end.filter(|_| confirmed && shown.pattern != Pattern::HiddenChain),
+        horizon: end.filter(|_| confirmed && shown.pattern != Pattern::HiddenChain).map(|end| growth.by_then(end)),
         explanation: growth.explanation(),
         advice: growth.advice(),
         evidence: growth.evidence(),
@@ -123,6 +123,15 @@ impl Words<'_> {
             .unwrap_or_else(|| format!("by {}", bytes(self.shown.group.bytes_gained() as f64)))
     }
 
+    fn accelerates(&self) -> bool {
+        self.shown.group.lead().growth.accelerates()
+    }
+
+    /// A time to out of memory follows from one rate, and growth that accelerates is faster later.
+    fn by_then(&self, end: String) -> String {
+        if self.accelerates() { format!("{end} or sooner") } else { end }
+    }
+
     fn who(&self) -> String {
         let on = subjects::on(self.on, self.all);
         let shows = |who: &Subject| self.on.iter().any(|shown| shown.is_same_process(who));
@@ -164,7 +173,8 @@ impl Words<'_> {
             }
             Pattern::TensorsKept | Pattern::CacheEmptied => "",
         };
-        format!("Live memory grows {pace} on {who}{at}{what}")
+        let faster = if self.accelerates() { "; the growth accelerates" } else { "" };
+        format!("Live memory grows {pace} on {who}{at}{what}{faster}")
     }
 
     fn explanation(&self) -> String {
