@@ -5,7 +5,8 @@
 //! epochs. Holders with different identities in two answers are not compared.
 
 use memctl_model::{
-    Finding, FindingHolders, Fingerprint, HolderGrowth, HolderPace, HoldersAsked, HoldersFound, TensorHolder,
+    Finding, FindingHolders, FindingKind, Fingerprint, HolderGrowth, HolderPace, HoldersAsked, HoldersFound,
+    TensorHolder,
 };
 
 use crate::wording::opening;
@@ -55,10 +56,16 @@ pub fn is_growth_open(told: &FindingHolders) -> bool {
     found.epoch.is_some() && found.holders.iter().zip(&told.growth).any(is_open)
 }
 
-/// Whether a holder query was about this finding's blocks.
+/// Whether a holder query was about this finding's blocks. For a graph, all lines of the function were asked about, and
+/// otherwise exactly the finding's: another line of the function may have another holder.
 #[must_use]
 pub fn is_about(asked: &HoldersAsked, finding: &Finding, id: &str) -> bool {
-    finding.kind.is_leak() && (asked.finding == id || finding.site.as_ref() == Some(&asked.site))
+    use FindingKind::{EvalGraph, GraphKept, HiddenChain};
+    let Some(site) = finding.site.as_ref().filter(|_| finding.kind.is_leak()) else { return false };
+    if matches!(finding.kind, EvalGraph | GraphKept | HiddenChain) {
+        return asked.finding == id || *site == asked.site;
+    }
+    (&site.function, &site.file) == (&asked.site.function, &asked.site.file) && asked.lines == finding.all_lines()
 }
 
 /// The growth since the first answer of the same process in an earlier epoch that counts the same holder.
@@ -229,6 +236,7 @@ mod tests {
             unasked: true,
             budget_ms: 100,
             site: site(17),
+            lines: vec![17],
             finding: String::new(),
             outcome,
         }
@@ -346,9 +354,16 @@ mod tests {
 
     #[test]
     fn only_what_was_asked_about_it_is_told() {
-        let elsewhere = HoldersAsked { site: site(18), ..asked(1, Ok(found(3, vec![list(9)]))) };
+        let elsewhere = HoldersAsked { site: site(18), lines: vec![18], ..asked(1, Ok(found(3, vec![list(9)]))) };
         assert_eq!(told(std::slice::from_ref(&elsewhere)), None);
-        assert!(told(&[HoldersAsked { finding: "id".into(), ..elsewhere }]).is_some());
+        // The same finding, while another line of the function grew. That line's blocks have a holder of their own.
+        let earlier = [HoldersAsked { finding: "id".into(), ..elsewhere }];
+        assert_eq!(told(&earlier), None);
+        let graph = Finding { kind: FindingKind::GraphKept, ..finding() };
+        assert!(of_finding(&graph, "id", &earlier).is_some());
+        let both = Finding { lines: vec![17, 18], ..finding() };
+        let about_both = [HoldersAsked { lines: vec![17, 18], ..asked(1, Ok(found(3, vec![list(9)]))) }];
+        assert_eq!([&earlier, &about_both].map(|asked| of_finding(&both, "id", asked).is_some()), [false, true]);
         let other = Finding { kind: FindingKind::RankSkew, ..finding() };
         assert_eq!(of_finding(&other, "id", &[asked(1, Ok(found(3, vec![list(9)])))]), None);
     }

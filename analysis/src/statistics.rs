@@ -161,7 +161,8 @@ pub fn laplace(occurrences: impl IntoIterator<Item = Occurrence>, observed: Obse
 pub fn kendall<T: Ord>(values: &[T]) -> f64 {
     let n = values.len() as f64;
     let later = |at: usize| values[at + 1..].iter();
-    let sum: i64 = values.iter().enumerate().map(|(at, value)| later(at).map(|after| after.cmp(value) as i64).sum::<i64>()).sum();
+    let sum: i64 =
+        values.iter().enumerate().map(|(at, value)| later(at).map(|after| after.cmp(value) as i64).sum::<i64>()).sum();
     let variance = n * (n - 1.0) * (2.0 * n + 5.0) / 18.0;
     if values.len() < 2 { 0.0 } else { sum as f64 / variance.sqrt() }
 }

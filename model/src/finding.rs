@@ -415,6 +415,16 @@ impl Finding {
         self.horizon.as_ref().map_or_else(|| self.title.clone(), |horizon| format!("{}{HORIZON}{horizon}", self.title))
     }
 
+    /// The lines of its function at which its memory is allocated, ascending; empty without a site.
+    #[must_use]
+    pub fn all_lines(&self) -> Vec<u32> {
+        let mut lines = self.lines.clone();
+        lines.extend(self.site.as_ref().map(|site| site.line));
+        lines.sort_unstable();
+        lines.dedup();
+        lines
+    }
+
     /// An id of this finding that stays the same as long as it is about the same problem in the same job.
     ///
     /// It does not contain ranks, severity, figures or line numbers. A leak that spreads to another rank, or whose

@@ -221,6 +221,8 @@ pub struct HoldersAsked {
     pub budget_ms: u32,
     /// The requested site.
     pub site: Frame,
+    /// The lines of the site's function whose blocks were asked about, ascending.
+    pub lines: Vec<u32>,
     /// The fingerprint of the finding with that site; empty if a person named the site.
     pub finding: String,
     /// The answer, or a sentence with the reason why there is none.

@@ -7,6 +7,7 @@
 use memctl_model::{FindingKind, Frame, StackId};
 
 use super::candidate::{Candidate, Shape, candidates};
+use super::frames::is_hook;
 use super::group::{Group, groups, same_function};
 use super::held::{given_back, held};
 use super::history::{Level, Per};
@@ -37,6 +38,11 @@ pub(super) enum Way {
     Replaced,
     /// Each step works on more data.
     WithWork,
+    /// No block stays for long, and each epoch allocates more of them.
+    MadeAgain {
+        /// Whether torch.nn calls the place as a hook of a module.
+        by_hook: bool,
+    },
     /// The sum has grown, and no line explains it.
     Sum,
 }
@@ -162,7 +168,10 @@ fn course(watch: &RankWatch, group: &Group) -> Option<Course> {
     let lead = group.lead();
     let kind = leak::reported_kind(leak::kind_of(watch, group), lead.per);
     let way = match lead.shape {
-        _ if leak::grows_with_the_work(watch, group) || leak::is_reborn(watch, group) => Way::WithWork,
+        _ if leak::grows_with_the_work(watch, group) => Way::WithWork,
+        _ if leak::is_reborn(watch, group) => {
+            Way::MadeAgain { by_hook: group.site.as_ref().is_some_and(|site| is_hook(&group.stack, site)) }
+        }
         Shape::Larger => Way::Replaced,
         Shape::More | Shape::Teeth => Way::Kept,
     };
@@ -204,7 +213,7 @@ fn course(watch: &RankWatch, group: &Group) -> Option<Course> {
     let stays = lead.per != Per::Window || released || raises_peaks(watch, course.begun_ns, gained);
     // The data of each step follows its inputs and not the clock.
     let counts = match way {
-        Way::WithWork => is_share_of_peak(watch, course.gained),
+        Way::WithWork | Way::MadeAgain { .. } => is_share_of_peak(watch, course.gained),
         _ => matters(watch, course.gained, course.seconds()),
     };
     (stays && counts).then_some(course)

@@ -67,6 +67,10 @@ const SERVING_LINES_MIN: usize = 6;
 /// A stack with less than one part in this many of another stack's blocks does not affect the place of a group.
 const MINOR: u64 = 10;
 
+/// A line with at least one part in this many of a group's growth is named. A line that is not named is missing where the
+/// program is repaired.
+const LINE_SHARE: u64 = 100;
+
 /// Sorts the candidates of one rank into groups.
 pub(super) fn groups(watch: &RankWatch, mut candidates: Vec<Candidate>) -> Vec<Group> {
     candidates.sort_by_key(|candidate| (std::cmp::Reverse(candidate.bytes_gained), candidate.site));
@@ -105,7 +109,7 @@ pub(super) fn groups(watch: &RankWatch, mut candidates: Vec<Candidate>) -> Vec<G
     joined
 }
 
-/// The lines of a group's function that bring a significant part of its growth, if there are several.
+/// The lines of a group's function that bring a part of its growth, if there are several.
 fn lines(watch: &RankWatch, group: &Group) -> Vec<u32> {
     let Some(site) = group.site.as_ref().filter(|_| !group.graph) else { return Vec::new() };
     let mut gained: BTreeMap<u32, u64> = BTreeMap::new();
@@ -116,7 +120,7 @@ fn lines(watch: &RankWatch, group: &Group) -> Vec<u32> {
             *bytes = bytes.saturating_add(member.bytes_gained);
         }
     }
-    gained.retain(|_, bytes| *bytes >= group.bytes_gained() / MINOR);
+    gained.retain(|_, bytes| *bytes >= group.bytes_gained() / LINE_SHARE);
     if gained.len() > 1 { gained.into_keys().collect() } else { Vec::new() }
 }
 

@@ -163,6 +163,7 @@ mod tests {
                 unasked: true,
                 budget_ms: 100,
                 site,
+                lines: vec![3],
                 finding: String::new(),
                 outcome: Ok(HoldersFound { holders: vec![holder], ..found }),
             },

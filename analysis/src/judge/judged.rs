@@ -141,7 +141,10 @@ fn too_few(watch: &RankWatch) -> (String, Remedy) {
 
 /// Adds a gap if lines of code cannot be named.
 fn lines(watches: &[&RankWatch], gaps: &mut Vec<NotJudged>) {
-    if watches.iter().all(|watch| !watch.history.has_rows && !watch.history.empty) {
+    // A process that ended before its first boundary has no table in which rows could be missing.
+    let has_only_counters =
+        |watch: &&RankWatch| watch.history.first.is_some() && !watch.history.has_rows && !watch.history.empty;
+    if watches.iter().all(has_only_counters) {
         let reason = "the line of code: only the allocator's counters were recorded, no events";
         gaps.push(gap(
             FindingKind::Leak,

@@ -19,7 +19,9 @@ pub(super) fn of(report: &Report, failed: &[u32]) -> String {
     let cause = of_cause(report, failed);
     match report.facts.input {
         // A leak is the cause, whatever the sizes of inputs.
-        Some(input) if report.leaked.is_none() && !names_the_input(report, input) => format!("{}. {}", input.advice(), sentence(cause)),
+        Some(input) if report.leaked.is_none() && !names_the_input(report, input) => {
+            format!("{}. {}", input.advice(), sentence(cause))
+        }
         _ => cause,
     }
 }

@@ -138,7 +138,9 @@ impl Input {
             Self::Grows { .. } => {
                 "Find out why its input grows with every step, and limit it: a smaller batch or other settings only delay the failure"
             }
-            Self::Largest { .. } => "Limit the size of an input (a sequence's length, an image's size), or sort inputs by size",
+            Self::Largest { .. } => {
+                "Limit the size of an input (a sequence's length, an image's size), or sort inputs by size"
+            }
         }
     }
 }

@@ -465,7 +465,7 @@ fn what_every_epoch_makes_again_is_work_that_grows() {
     };
     let (again, kept) = (run(true, MIB), run(false, MIB));
     assert_eq!((again.kind, again.cause), (VerdictKind::Growing, Some(Cause::Open)), "{}", again.sentence);
-    assert!(again.sentence.contains("each step works on more"), "{}", again.sentence);
+    assert!(again.sentence.contains("each epoch allocates more of them"), "{}", again.sentence);
     let little = run(true, 4 * KIB);
     assert_eq!(little.kind, VerdictKind::Steady, "it follows the inputs, and not the clock: {}", little.sentence);
     // However long it has grown, a bounded buffer may be longer.

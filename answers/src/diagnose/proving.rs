@@ -123,11 +123,15 @@ fn less_fragmented(report: &Report, usage: Option<&Usage>) -> Option<String> {
 }
 
 fn fits(report: &Report, usage: Option<&Usage>) -> Option<String> {
-    // A limit that this run keeps although a request failed proves nothing: the process had less than the device.
-    let of_device = usage.and_then(|usage| usage.device_total_bytes);
+    // After a failed request, a run without one is the proof: the change may leave the cache as large as the device.
+    let has_failed = verdict(report, "no-oom", None, OpenGrowth::Accepted) == Some(Outcome::DoesNotHold);
+    let of_device = usage.and_then(|usage| usage.device_total_bytes).filter(|_| !has_failed);
     let peak = of_device.map(|total| format!("peak_reserved<={}", in_mib(proof_limits::device_limit(total))));
     let exceeded = peak.filter(|peak| verdict(report, peak, None, OpenGrowth::Accepted) == Some(Outcome::DoesNotHold));
-    let conditions: Vec<&str> = ["no-oom", "no-leak"].into_iter().chain(exceeded.as_deref()).collect();
+    // Growth with an open cause would leave `no-leak` undecided after the change, too.
+    let is_decided = verdict(report, "no-leak", None, OpenGrowth::Counts) != Some(Outcome::Inconclusive);
+    let leak = is_decided.then_some("no-leak");
+    let conditions: Vec<&str> = ["no-oom"].into_iter().chain(leak).chain(exceeded.as_deref()).collect();
     told(report, &conditions, None)
 }
 

@@ -99,7 +99,8 @@ impl From<HolderPace> for Pace {
 impl From<&model::FindingHolders> for FindingHolders {
     fn from(known: &model::FindingHolders) -> Self {
         let model::FindingHolders { asked, growth, pace, sentence } = known;
-        let HoldersAsked { rank, process, asked_ns, unasked, budget_ms, site: _, finding: _, outcome } = asked;
+        let HoldersAsked { rank, process, asked_ns, unasked, budget_ms, site: _, lines: _, finding: _, outcome } =
+            asked;
         let found = outcome.as_ref().ok();
         let growing = |(at, holder): (usize, &TensorHolder)| {
             let growth = growth.get(at).copied().flatten();

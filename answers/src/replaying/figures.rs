@@ -177,8 +177,9 @@ fn remarks(begins: &Begins, agreement: &Agreement) -> Vec<String> {
     }
     if begins.live_bytes > 0 {
         let live = HumanBytes::of(begins.live_bytes);
-        remarks
-            .push(format!("the recording began with {live} in use: requested again, without what was cached beside it"));
+        remarks.push(format!(
+            "the recording began with {live} in use: requested again, without what was cached beside it"
+        ));
     }
     if agreement.flushes > 0 {
         let times = agreement.flushes;

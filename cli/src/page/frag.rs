@@ -56,9 +56,20 @@ pub fn page(answer: &Fragmentation, screen: &Screen) -> String {
     if answer.findings.is_empty() && inconclusive.is_none() {
         // A kind of finding is reported as absent only if it was judged.
         let churn = answer.scope.inconclusive_about(&[FindingKind::Churn]).is_none();
-        let nothing =
-            if churn { "No significant fragmentation and no churn." } else { "No significant fragmentation." };
-        out.push_str(&format!("{}\n", screen.paint(Tone::Good, &screen.wrapped(nothing, 0))));
+        let most =
+            answer.ranks.iter().filter_map(|rank| rank.churn.as_ref()).max_by_key(|churn| churn.taken_again_bytes);
+        let nothing = match most.filter(|churn| churn.taken_again_bytes > 0) {
+            _ if !churn => "No significant fragmentation.".to_owned(),
+            None => "No significant fragmentation and no churn.".to_owned(),
+            Some(most) => format!(
+                "No significant fragmentation. {} were released to the driver and requested again, in too few steps for a finding: \
+                 memory was released in {} of {}.",
+                bytes(most.taken_again_bytes),
+                most.steps_returning,
+                plural(most.steps, "steady step")
+            ),
+        };
+        out.push_str(&format!("{}\n", screen.paint(Tone::Good, &screen.wrapped(&nothing, 0))));
     }
     for found in &answer.findings {
         out.push_str(&format!("{}\n", finding::full(found, screen)));

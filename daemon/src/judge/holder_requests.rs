@@ -216,6 +216,7 @@ impl Unasked {
             function: site.function.to_string(),
             file: site.file.to_string(),
             line: site.line,
+            lines: finding.all_lines(),
             finding: id,
             unasked: true,
             budget_ms,

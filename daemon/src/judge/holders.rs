@@ -31,7 +31,7 @@ pub(crate) async fn keep(store: &dyn Store, session: SessionKey, asked: &v1::Hol
 }
 
 fn row(session: SessionKey, asked_ns: u64, asked: &v1::HoldersAsked) -> HoldersRow {
-    let v1::HoldersAsked { function, file, line, finding, unasked, budget_ms: _, outcome } = asked;
+    let v1::HoldersAsked { function, file, line, finding, unasked, budget_ms: _, outcome, lines: _ } = asked;
     let (says, counted_epoch) = match outcome {
         None | Some(Outcome::Failure(_)) => (Says::Nothing, None),
         Some(Outcome::Found(found)) if found.holders.is_empty() => (Says::NoHolder, None),

@@ -4,6 +4,7 @@
 //! growth is used. Every obstacle is reported with its remedy. The answer is stored with the job.
 //! Refuses: a process that has ended.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -48,6 +49,8 @@ struct Chosen<'a> {
     session: &'a SessionRow,
     line: Line,
     site: Frame,
+    /// The lines of the site's function that the stacks are of, ascending.
+    lines: Vec<u32>,
     stacks: Vec<u32>,
 }
 
@@ -79,7 +82,7 @@ pub(super) async fn holders(
         "" => worst(store, judge, &found, &selection).await?,
         words => Wanted::Named(words.to_owned()),
     };
-    let Chosen { session, line, site, stacks } = choose(&**store, streams, &found, &wanted).await?;
+    let Chosen { session, line, site, lines, stacks } = choose(&**store, streams, &found, &wanted).await?;
     let wait = WAIT_MAX + Duration::from_millis(budget_ms.into()) * RESTS;
     let process = found.process_name(session);
     let told = asked(&line, &stacks, budget_ms, wait).await;
@@ -92,6 +95,7 @@ pub(super) async fn holders(
         function: site.function.to_string(),
         file: site.file.to_string(),
         line: site.line,
+        lines,
         finding: finding.clone().unwrap_or_default(),
         unasked: false,
         budget_ms,
@@ -183,9 +187,9 @@ async fn choose<'a>(
         found.sessions.iter().filter(concerned).filter_map(|session| Some((session, streams.line(session.key)?)));
     for (session, line) in there.take(PROCESSES_MAX) {
         let dictionary = dictionary(store, session.key).await?;
-        let (site, stacks) = stacks(&dictionary, session.info.rank, wanted);
+        let (site, lines, stacks) = stacks(&dictionary, session.info.rank, wanted);
         match site {
-            Some(site) if !stacks.is_empty() => return Ok(Chosen { session, line, site, stacks }),
+            Some(site) if !stacks.is_empty() => return Ok(Chosen { session, line, site, lines, stacks }),
             _ => asked.push(found.process_name(session)),
         }
     }
@@ -205,19 +209,22 @@ async fn choose<'a>(
     }))
 }
 
-/// The site, and a process's stacks of it.
-fn stacks(dictionary: &StackDictionary, rank: u32, wanted: &Wanted) -> (Option<Frame>, Vec<u32>) {
+/// The site, the lines of its function that are meant, and a process's stacks of them.
+fn stacks(dictionary: &StackDictionary, rank: u32, wanted: &Wanted) -> (Option<Frame>, Vec<u32>, Vec<u32>) {
     let words = match wanted {
         Wanted::Named(words) => words,
-        Wanted::Grown(finding) => return (finding.site.clone(), stacks_of(dictionary, rank, finding)),
+        Wanted::Grown(finding) => {
+            return (finding.site.clone(), finding.all_lines(), stacks_of(dictionary, rank, finding));
+        }
     };
-    let (mut site, mut stacks) = (None, Vec::new());
+    let (mut site, mut lines, mut stacks): (Option<Frame>, BTreeSet<u32>, Vec<u32>) = Default::default();
     for id in (1..=dictionary.len()).filter_map(|id| u32::try_from(id).ok()) {
         let Some(frame) = dictionary.site(StackId(id)) else { continue };
         if is_named(&frame.into(), words) && stacks.len() < STACKS_MAX {
             stacks.push(id);
             site.get_or_insert_with(|| frame.clone());
+            lines.insert(frame.line);
         }
     }
-    (site, stacks)
+    (site, lines.into_iter().collect(), stacks)
 }

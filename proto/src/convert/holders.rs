@@ -197,13 +197,16 @@ pub fn from_kept(
     asked_ns: u64,
 ) -> Result<HoldersAsked, WireError> {
     use v1::holders_asked::Outcome;
-    let v1::HoldersAsked { function, file, line, finding, unasked, budget_ms, outcome } = kept;
+    let v1::HoldersAsked { function, file, line, mut lines, finding, unasked, budget_ms, outcome } = kept;
     let outcome = match outcome.ok_or(WireError::Missing("holders.outcome"))? {
         Outcome::Found(found) => Ok(from_wire(checked(found)?)),
         Outcome::Failure(why) => Err(why),
     };
     let site = Frame { function: function.into(), file: file.into(), line };
-    Ok(HoldersAsked { rank, process, asked_ns, unasked, budget_ms, site, finding, outcome })
+    if lines.is_empty() {
+        lines.push(line);
+    }
+    Ok(HoldersAsked { rank, process, asked_ns, unasked, budget_ms, site, lines, finding, outcome })
 }
 
 /// An answer of a process.
@@ -282,6 +285,7 @@ mod tests {
             function: "keep".into(),
             file: "train.py".into(),
             line: 17,
+            lines: Vec::new(),
             finding: "id".into(),
             unasked: true,
             budget_ms: 100,

@@ -728,6 +728,9 @@ pub struct HoldersAsked {
     pub budget_ms: u32,
     #[prost(oneof = "holders_asked::Outcome", tags = "7, 8")]
     pub outcome: ::core::option::Option<holders_asked::Outcome>,
+    /// The lines of the function whose blocks were asked about, ascending. Answers of earlier versions have none: `line`.
+    #[prost(uint32, repeated, tag = "9")]
+    pub lines: ::prost::alloc::vec::Vec<u32>,
 }
 /// Nested message and enum types in `HoldersAsked`.
 pub mod holders_asked {

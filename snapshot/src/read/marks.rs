@@ -119,12 +119,17 @@ pub(crate) struct Given {
     pub phases: bool,
 }
 
-/// The marks that annotations give. `start_ns` is the time of the first annotation or of the first event.
-pub(crate) fn given(mut annotations: Vec<Annotation>, start_ns: u64) -> Given {
+/// The marks that annotations give. `start_ns` is the time of the first annotation or of the first event. Marks before
+/// `first_event_ns`, the time of the first event, are left out: the events of their steps were overwritten, so memory would
+/// seem flat there.
+pub(crate) fn given(mut annotations: Vec<Annotation>, start_ns: u64, first_event_ns: Option<u64>) -> Given {
     annotations.sort_by_key(|annotation| annotation.time_ns);
     let steps = Steps::of(&annotations);
     let mut marks = translate(annotations, steps, start_ns);
     complete(&mut marks, start_ns);
+    if let Some(first_ns) = first_event_ns {
+        begin_at(&mut marks, first_ns);
+    }
     let any = |test: fn(&MarkKind) -> bool| marks.iter().any(|mark| test(&mark.kind));
     let epochs = any(|kind| matches!(kind, MarkKind::EpochBegin(_)));
     let phases = any(|kind| matches!(kind, MarkKind::PhaseBegin(_)));
@@ -179,6 +184,26 @@ fn complete(marks: &mut Vec<Mark>, start_ns: u64) {
     marks.splice(0..0, missing);
 }
 
+/// Leaves out the ranges that ended before a time. A range under way at that time begins then.
+fn begin_at(marks: &mut Vec<Mark>, begin_ns: u64) {
+    let later = marks.split_off(marks.partition_point(|mark| mark.time_ns < begin_ns));
+    let mut open: Vec<Mark> = Vec::new();
+    for mark in marks.drain(..) {
+        match begin_of(&mark.kind) {
+            Some(begin) => {
+                if let Some(at) = open.iter().rposition(|mark| mark.kind == begin) {
+                    open.remove(at);
+                }
+            }
+            None => open.push(mark),
+        }
+    }
+    let is_range = |mark: &Mark| !matches!(mark.kind, MarkKind::Note(_) | MarkKind::WindowEnd(_));
+    open.retain(is_range);
+    marks.extend(open.into_iter().map(|mark| Mark { time_ns: begin_ns, ..mark }));
+    marks.extend(later);
+}
+
 /// The begin that an end needs; `None` for a mark that is not an end.
 fn begin_of(end: &MarkKind) -> Option<MarkKind> {
     match end {
@@ -192,5 +217,35 @@ fn begin_of(end: &MarkKind) -> Option<MarkKind> {
         | MarkKind::RegionBegin(_)
         | MarkKind::WindowEnd(_)
         | MarkKind::Note(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_whose_events_were_overwritten_are_left_out() {
+        let annotation = |time_ns, name: &str, begins| Annotation { time_ns, name: name.into(), begins };
+        let step = |n: u64| {
+            [
+                annotation(10 * n, "Optimizer.step#SGD.step", true),
+                annotation(10 * n + 5, "Optimizer.step#SGD.step", false),
+            ]
+        };
+        let mut annotations: Vec<Annotation> = vec![annotation(0, "epoch#0", true)];
+        annotations.extend((1..=6).flat_map(step));
+        let of = |first_event_ns| {
+            let given = given(annotations.clone(), 0, first_event_ns);
+            let steps = given.marks.iter().filter_map(|mark| match mark.kind {
+                MarkKind::StepEnd(step) => Some((step, mark.time_ns)),
+                _ => None,
+            });
+            (steps.collect::<Vec<_>>(), given.marks[0].clone())
+        };
+        assert_eq!(of(None).0.len(), 6);
+        let (steps, first) = of(Some(38));
+        assert_eq!(steps, [(3, 45), (4, 55), (5, 65)], "the steps keep their numbers");
+        assert_eq!(first, Mark { time_ns: 38, kind: MarkKind::EpochBegin(0) });
     }
 }

@@ -64,7 +64,7 @@ pub(crate) fn marks(
         return (Vec::new(), FoundBoundaries::default());
     };
     let end_ns = times.chain(events.times.map(|(_, last)| last)).max().unwrap_or(start_ns);
-    let given = marks::given(annotations, start_ns);
+    let given = marks::given(annotations, start_ns, events.times.map(|(first, _)| first));
     let needed = events.times.is_some() && !(given.steps && given.epochs);
     let boundaries = if needed { boundaries::find(events.stacks, || events.in_order()) } else { Boundaries::default() };
     let (marks, found) = join(given, boundaries, Span { begin_ns: start_ns, end_ns }, events.times);

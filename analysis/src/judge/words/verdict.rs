@@ -41,6 +41,7 @@ fn grown(inputs: &VerdictInputs<'_>, shown: &Shown<'_>) -> String {
         Way::Kept | Way::Sum => ", and it was not given back",
         Way::Replaced => ": a tensor is replaced by a larger one each time",
         Way::WithWork => ", as each step works on more",
+        Way::MadeAgain { .. } => ": no block stays for long, but each epoch allocates more of them",
     };
     format!("Live memory has grown {what}{}{}{freed}", on(inputs, shown), at(course))
 }
@@ -107,6 +108,15 @@ pub(in crate::judge) fn reason(finding: &Finding) -> Option<&'static str> {
 fn open(inputs: &VerdictInputs<'_>, course: &Course, finding: Option<&Finding>) -> String {
     if course.way == Way::WithWork {
         return "It stops when the inputs stop growing.".to_owned();
+    }
+    if let Way::MadeAgain { by_hook } = course.way {
+        return if by_hook {
+            "A module calls this function as a hook: it goes on as long as each epoch registers another one and keeps the ones \
+             before. Remove a hook by its handle: handle.remove()."
+        } else {
+            "It goes on as long as each epoch adds something that allocates there, such as a hook, a layer or a callback."
+        }
+        .to_owned();
     }
     if course.slows && finding.is_none() {
         return "The growth slows down, as that of a cache that fills. It is a leak unless it stops; what holds it is not known."
