@@ -410,6 +410,7 @@ mod tests {
                 unasked,
                 budget_ms: BUDGET_MS,
                 site: finding().site.unwrap(),
+                lines: vec![3],
                 finding: String::new(),
                 outcome,
             };
