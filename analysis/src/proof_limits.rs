@@ -23,6 +23,26 @@ pub const STABLE_ENDS_MIN: usize = 2;
 /// Minimum number of epoch ends before a rate of growth is compared with a limit: two larger batches make two rises.
 pub const GROWTH_ENDS_MIN: usize = 3;
 
+/// Minimum number of epoch ends to distinguish a leak from a cache that is still filling.
+pub const LEAK_ENDS_MIN: usize = 6;
+/// Minimum number of steps to report memory kept at each step, if there are too few epoch ends.
+pub const LEAK_STEPS_MIN: u64 = 30;
+/// Runs differ in length if the shorter one has less than this share of the steps of the longer one.
+const SAME_LENGTH: f64 = 0.75;
+/// Rates of one leak in runs of the same kind differ by up to this share.
+const RATE_VARIES: f64 = 0.25;
+/// The smallest block of the allocator: a rate may always differ by one of them a step.
+const BLOCK_BYTES_MIN: u64 = 512;
+
+/// The highest rate at which a known leak of `rate` bytes may grow in a later run. `spread` are the bytes by which the
+/// rates of equal runs differed, and `steps` the steps in the rate's unit.
+#[must_use]
+pub fn rate_limit(rate: i64, spread: u64, steps: u64) -> i64 {
+    let share = (rate.max(0) as f64 * RATE_VARIES) as u64;
+    let more = share.saturating_add(spread).max(BLOCK_BYTES_MIN.saturating_mul(steps));
+    rate.saturating_add(i64::try_from(more).unwrap_or(i64::MAX))
+}
+
 /// The highest peak that a run of the same kind may reach.
 #[must_use]
 pub fn peak_limit(peak_bytes: u64) -> u64 {
@@ -63,6 +83,27 @@ pub fn settled_after(ends: &[(u32, u64)]) -> Option<u32> {
     candidates.take(SETTLING_MAX).find(|&epoch| is_stable_from(ends, epoch))
 }
 
+/// By how much the level at the last epoch end exceeds that after the first epoch, where it rises by more than it falls
+/// in between; `None` where it does not, or where no epoch follows the first one.
+#[must_use]
+pub fn rise_after_first(levels: &[u64]) -> Option<u64> {
+    let [_, warm @ ..] = levels else { return None };
+    let (&first, &last) = (warm.first()?, warm.last()?);
+    let mut highest = first;
+    let mut deepest_fall = 0;
+    for &level in warm {
+        highest = highest.max(level);
+        deepest_fall = deepest_fall.max(highest - level);
+    }
+    last.checked_sub(first).filter(|&by| by > deepest_fall)
+}
+
+/// Whether two runs differ in length by more than a quarter.
+#[must_use]
+pub fn differ_in_length(before: u64, after: u64) -> bool {
+    (before.min(after) as f64) < SAME_LENGTH * before.max(after) as f64
+}
+
 /// Whether the level stays within the tolerance from the end of this epoch on.
 #[must_use]
 pub fn is_stable_from(ends: &[(u32, u64)], epoch: u32) -> bool {
@@ -91,6 +132,23 @@ mod tests {
         assert_eq!(settled_after(&ends[..4]), None);
         assert_eq!(settled_after(&[]), None);
         assert!(is_stable_from(&ends, 3) && !is_stable_from(&ends, 5), "one end is compared with nothing");
+    }
+
+    #[test]
+    fn levels_rise_after_the_first_epoch_or_vary() {
+        assert_eq!(rise_after_first(&[10, 12, 14]), Some(2));
+        assert_eq!(rise_after_first(&[10, 14, 13, 16]), Some(2));
+        for flat in [&[10, 12, 12][..], &[10, 14, 11, 15], &[10, 14], &[]] {
+            assert_eq!(rise_after_first(flat), None, "{flat:?}");
+        }
+    }
+
+    #[test]
+    fn a_rate_may_differ_by_a_share_by_what_repeats_showed_and_by_a_block_a_step() {
+        assert_eq!(rate_limit(1000, 0, 1), 1512);
+        assert_eq!(rate_limit(64 << 10, 0, 1), 80 << 10);
+        assert_eq!(rate_limit(64 << 10, 1 << 10, 1), 81 << 10);
+        assert_eq!(rate_limit(1000, 0, 10), 6120);
     }
 
     #[test]

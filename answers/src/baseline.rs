@@ -6,7 +6,8 @@
 use memctl_analysis::display_threshold;
 use serde::{Deserialize, Serialize};
 
-use crate::profile::{Profile, RankProfile};
+use crate::conditions::Per;
+use crate::profile::{KnownFinding, Profile, RankProfile};
 
 /// The version of the file.
 const VERSION: u32 = 1;
@@ -27,12 +28,68 @@ pub struct Baseline {
 }
 
 /// How far figures of equal runs lie apart, in bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Spread {
     /// Of the highest allocated bytes.
     pub peak_allocated_bytes: u64,
     /// Of the highest reserved bytes.
     pub peak_reserved_bytes: u64,
+    /// Of the rates of growth, for each finding whose rate differs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rates: Vec<RateSpread>,
+}
+
+/// How far the rates of one finding lie apart.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RateSpread {
+    /// The finding, as the newest run has it.
+    pub finding: KnownFinding,
+    /// Bytes an epoch.
+    pub bytes_per_epoch: u64,
+    /// Bytes a step.
+    pub bytes_per_step: u64,
+    /// Bytes a minute.
+    pub bytes_per_minute: u64,
+}
+
+impl Spread {
+    /// How far the rates of a finding lie apart, in bytes.
+    #[must_use]
+    pub fn rate(&self, finding: &KnownFinding, per: Per) -> u64 {
+        let of = self.rates.iter().find(|spread| spread.finding.is_same(finding));
+        of.map_or(0, |spread| match per {
+            Per::Epoch => spread.bytes_per_epoch,
+            Per::Step => spread.bytes_per_step,
+            Per::Minute => spread.bytes_per_minute,
+        })
+    }
+}
+
+/// How far the rates of each place lie apart among the runs that have it.
+fn rates(runs: &[Profile]) -> Vec<RateSpread> {
+    let Some(newest) = runs.first() else { return Vec::new() };
+    let apart = |finding: &KnownFinding, per: Per| {
+        let sum = |run: &Profile| {
+            let of_it = run.findings.iter().filter(|known| known.is_same(finding));
+            of_it.filter_map(|known| known.rate(per)).reduce(i64::saturating_add)
+        };
+        let sums = || runs.iter().filter_map(sum);
+        sums().max().unwrap_or(0).abs_diff(sums().min().unwrap_or(0))
+    };
+    let mut spreads: Vec<RateSpread> = Vec::new();
+    for finding in &newest.findings {
+        let spread = RateSpread {
+            finding: finding.clone(),
+            bytes_per_epoch: apart(finding, Per::Epoch),
+            bytes_per_step: apart(finding, Per::Step),
+            bytes_per_minute: apart(finding, Per::Minute),
+        };
+        let differs = spread.bytes_per_epoch + spread.bytes_per_step + spread.bytes_per_minute > 0;
+        if differs && !spreads.iter().any(|known| known.finding.is_same(finding)) {
+            spreads.push(spread);
+        }
+    }
+    spreads
 }
 
 impl Baseline {
@@ -46,6 +103,7 @@ impl Baseline {
         let spread = Spread {
             peak_allocated_bytes: spread(|rank| rank.peak_allocated_bytes),
             peak_reserved_bytes: spread(|rank| rank.peak_reserved_bytes),
+            rates: rates(runs),
         };
         let profile = runs.first().map(without_small_sites)?;
         Some(Self { memctl_baseline: VERSION, runs: u32::try_from(runs.len()).unwrap_or(u32::MAX), spread, profile })

@@ -6,11 +6,13 @@
 
 use std::collections::BTreeMap;
 
-use memctl_model::JobState;
+use memctl_model::finding::Growth;
+use memctl_model::{FindingKind, JobState, Severity};
 use serde::{Deserialize, Serialize};
 
 use crate::anatomy::Held;
-use crate::finding::Finding;
+use crate::conditions::Per;
+use crate::finding::{Finding, severity_by_name};
 use crate::format::text::file_name;
 use crate::ledger::ClassShare;
 use crate::report::{Rank, Report};
@@ -36,9 +38,9 @@ pub struct Profile {
     pub peak: Option<PeakProfile>,
     /// Sites that grew, most first.
     pub growth: Vec<SiteGrowth>,
-    /// Findings of severity warning or worse.
+    /// Findings of severity warning or worse; and growth of live memory and failed requests of any severity.
     pub findings: Vec<KnownFinding>,
-    /// Kinds of findings that were looked for.
+    /// Kinds of findings that were looked for, without those that depend on the moments of measurements.
     pub judged: Vec<String>,
     /// What else decides about memory: the allocator's settings, versions, the device, the number of ranks.
     pub settings: BTreeMap<String, String>,
@@ -60,6 +62,9 @@ pub struct RankProfile {
     pub peak_reserved_bytes: Option<u64>,
     /// Growth an epoch.
     pub growth_bytes_per_epoch: Option<i64>,
+    /// Epochs that ended.
+    #[serde(default)]
+    pub epochs: u64,
     /// Steps that were recorded.
     pub steps: u64,
     /// Events of the allocator that were recorded.
@@ -139,23 +144,117 @@ pub struct KnownFinding {
     pub subject: Option<String>,
     /// Its sentence.
     pub title: String,
+    /// Whether it is suspected: it may be a cache that is still filling.
+    #[serde(default)]
+    pub suspected: bool,
+    /// How serious it is; `warning` in the file of an older memctl.
+    #[serde(default, with = "severity_by_name")]
+    #[cfg_attr(test, ts(as = "crate::typescript::ByName<Severity>"))]
+    pub severity: Severity,
+    /// Growth an epoch, of one rank.
+    #[serde(default)]
+    pub bytes_per_epoch: Option<i64>,
+    /// Growth a step, of one rank.
+    #[serde(default)]
+    pub bytes_per_step: Option<i64>,
+    /// Growth a minute; null where it grows by epochs or steps, because minutes depend on the machine.
+    #[serde(default)]
+    pub bytes_per_minute: Option<i64>,
+    /// The named objects that hold most of its blocks, as far as they are known.
+    #[serde(default)]
+    pub holders: Vec<KnownHolder>,
+}
+
+/// An object that holds the blocks of a finding.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
+pub struct KnownHolder {
+    /// Its type: `list`, `collections.deque`.
+    #[serde(rename = "type")]
+    pub type_name: String,
+    /// The variable or attribute.
+    pub name: String,
+    /// The module, class or function whose that is.
+    pub owner: Option<String>,
+}
+
+impl KnownHolder {
+    /// Whether both are the same variable. An owner that one side does not know does not count.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        let same_owner = self.owner.is_none() || other.owner.is_none() || self.owner == other.owner;
+        self.name == other.name && same_owner
+    }
+
+    /// `list history`.
+    #[must_use]
+    pub fn words(&self) -> String {
+        let short = self.type_name.rsplit('.').next().unwrap_or_default();
+        format!("{short} {}", self.name).trim_start().to_owned()
+    }
 }
 
 impl KnownFinding {
+    /// Whether its severity is warning or worse.
+    #[must_use]
+    pub fn hurts(&self) -> bool {
+        self.severity >= Severity::Warning
+    }
+
+    /// Whether live memory or a private pool grows.
+    #[must_use]
+    pub fn fills(&self) -> bool {
+        FindingKind::of_name(&self.kind).is_some_and(FindingKind::fills)
+    }
+
     /// Whether both are about the same problem. Lines move when a file is edited, and another run may be of another
     /// checkout, so neither lines nor folders count.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
-        let place = |of: &Self| of.site.as_ref().map(|site| (site.function.clone(), file_name(&site.file).to_owned()));
-        self.kind == other.kind && self.subject == other.subject && place(self) == place(other)
+        self.kind == other.kind && self.subject == other.subject && self.place() == other.place()
     }
+
+    /// Its sentence, marked if it is suspected.
+    #[must_use]
+    pub fn words(&self) -> String {
+        format!("{}{}", if self.suspected { "suspected: " } else { "" }, self.title)
+    }
+
+    /// Its function and the name of its file.
+    #[must_use]
+    pub fn place(&self) -> Option<(String, String)> {
+        place(self.site.as_ref())
+    }
+
+    /// Its growth in a unit, of one rank.
+    #[must_use]
+    pub const fn rate(&self, per: Per) -> Option<i64> {
+        match per {
+            Per::Epoch => self.bytes_per_epoch,
+            Per::Step => self.bytes_per_step,
+            Per::Minute => self.bytes_per_minute,
+        }
+    }
+}
+
+impl SiteGrowth {
+    /// Its function and the name of its file.
+    #[must_use]
+    pub fn place(&self) -> Option<(String, String)> {
+        place(self.site.as_ref())
+    }
+}
+
+/// A function and the name of its file. Another run may be of another checkout, so folders and lines do not count.
+fn place(site: Option<&Frame>) -> Option<(String, String)> {
+    site.map(|site| (site.function.clone(), file_name(&site.file).to_owned()))
 }
 
 impl Profile {
     /// The profile of a run: its report, and live memory at its highest peak.
     #[must_use]
     pub fn new(report: &Report, peak: Option<PeakProfile>) -> Self {
-        let findings = report.findings.iter().filter(|finding| finding.hurts()).map(KnownFinding::from);
+        let findings = report.findings.iter().filter(|finding| is_kept(finding)).map(KnownFinding::from);
         let growth = report.growth.iter().filter_map(|growth| {
             let fastest = growth.ranks.iter().map(|rank| rank.bytes_per_epoch).max()?;
             Some(SiteGrowth { site: growth.site.clone(), bytes_per_epoch: fastest })
@@ -168,7 +267,7 @@ impl Profile {
             ranks: report.ranks.iter().map(RankProfile::from).collect(),
             growth: growth.collect(),
             findings: findings.collect(),
-            judged: report.scope.judged.kinds.iter().map(|kind| kind.kind.clone()).collect(),
+            judged: report.scope.judged.kinds.iter().map(|kind| kind.kind.clone()).filter(is_repeatable).collect(),
             settings: settings(report, peak.as_ref()),
             peak,
         }
@@ -186,13 +285,47 @@ impl Profile {
     }
 }
 
+/// Whether a kind is judged in each of two equal runs. What is measured from time to time may be missing in a short run.
+fn is_repeatable(kind: &String) -> bool {
+    let is_measured = |kind| matches!(kind, FindingKind::ForeignProcess | FindingKind::NearOom);
+    !FindingKind::of_name(kind).is_some_and(|kind| is_measured(kind) || kind.growth() == Some(Growth::Beside))
+}
+
+/// Whether a later run is compared with a finding. Growth is kept at any severity, because it may become a leak.
+fn is_kept(finding: &Finding) -> bool {
+    let counts = |kind: FindingKind| kind.fills() || kind == FindingKind::Oom;
+    finding.hurts() || finding.filled_device || finding.known_kind().is_some_and(counts)
+}
+
+/// The named holders that have at least half as many blocks as the first one. (A loop's variable has one block.)
+fn named_holders(finding: &Finding) -> Vec<KnownHolder> {
+    let holders = finding.holders.as_ref().map_or(&[][..], |known| &known.holders);
+    let least = holders.first().map_or(0, |most| most.holder.blocks.div_ceil(2));
+    let named = holders.iter().map(|growing| &growing.holder).filter(|holder| holder.blocks >= least);
+    let known = named.filter_map(|holder| {
+        Some(KnownHolder {
+            type_name: holder.type_name.clone(),
+            name: holder.name.clone().filter(|name| !name.is_empty())?,
+            owner: holder.owner.clone(),
+        })
+    });
+    known.collect()
+}
+
 impl From<&Finding> for KnownFinding {
     fn from(finding: &Finding) -> Self {
+        let by_boundaries = finding.bytes_per_epoch.or(finding.bytes_per_step).is_some();
         Self {
             kind: finding.kind.clone(),
             site: finding.site.as_ref().map(|site| site.frame.clone()),
             subject: finding.subject.clone(),
             title: finding.title.clone(),
+            suspected: finding.suspected,
+            severity: finding.severity,
+            bytes_per_epoch: finding.bytes_per_epoch,
+            bytes_per_step: finding.bytes_per_step,
+            bytes_per_minute: finding.bytes_per_minute.filter(|_| !by_boundaries),
+            holders: named_holders(finding),
         }
     }
 }
@@ -206,6 +339,7 @@ impl From<&Rank> for RankProfile {
             peak_allocated_bytes: rank.peak_allocated_bytes,
             peak_reserved_bytes: rank.peak_reserved_bytes,
             growth_bytes_per_epoch: rank.growth_bytes_per_epoch,
+            epochs: rank.epochs,
             steps: rank.steps,
             events: rank.events,
         }
@@ -224,4 +358,18 @@ fn settings(report: &Report, peak: Option<&PeakProfile>) -> BTreeMap<String, Str
         ("ranks", report.job.world_size.map(|ranks| ranks.to_string())),
     ];
     known.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::judged::JudgedKind;
+
+    #[test]
+    fn what_depends_on_the_moments_of_measurements_is_not_compared() {
+        let kinds = ["leak", "foreign_process", "near_oom", "host_growth", "oom"];
+        let mut report = Report::default();
+        report.scope.judged.kinds = kinds.map(|kind| JudgedKind { kind: kind.into(), boundaries: Vec::new() }).into();
+        assert_eq!(Profile::new(&report, None).judged, ["leak", "oom"]);
+    }
 }

@@ -39,6 +39,7 @@ mod render;
 mod run;
 mod service;
 mod spool_delivery;
+mod unrecorded;
 
 use std::io::Write;
 use std::pin::Pin;

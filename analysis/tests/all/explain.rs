@@ -51,6 +51,7 @@ fn failed(keyframe: &Keyframe, settings: &AllocatorSettings, asked_bytes: u64, d
         stack: Stack::default(),
         device_free_bytes,
         earlier: None,
+        input: None,
         reserved_after_bytes: found.reserved_bytes - found.empty_bytes.min(found.reserved_bytes),
         reserved_peak_bytes: found.reserved_bytes,
         device_total_bytes: None,

@@ -4,12 +4,11 @@ use memctl_analysis::proof_limits;
 use memctl_model::finding::Growth;
 use memctl_model::{FindingKind, HumanBytes};
 
-use super::{ALLOCATED, Checked, OfEpoch, Outcome, RESERVED, Terms, concerning, not_judged, verdict};
-use crate::Frame;
+use super::known::{Beside, New};
+use super::{ALLOCATED, Checked, OfEpoch, Outcome, RESERVED, Terms, concerning, is_small_leak, not_judged, verdict};
 use crate::baseline::Spread;
 use crate::conditions::{Allowance, Limit};
 use crate::finding::Finding;
-use crate::format::text::file_name;
 use crate::judged::NotJudged;
 use crate::profile::{KnownFinding, Profile, RankProfile};
 use crate::report::{Rank, Report};
@@ -73,36 +72,67 @@ fn compared(report: &Report, peak: Peak, other: &Against, terms: &Terms, limit: 
     let most = limit(theirs).saturating_add((peak.spread)(&other.spread));
     let mut checked = super::peak(report, Limit { most, inclusive: true }, terms, peak.read, peak.within);
     checked.because = format!("{}; {} has {}", checked.because, other.name, HumanBytes::of(theirs));
+    // It holds only because equal runs differed.
+    if checked.verdict == Outcome::Holds && checked.value_bytes.is_some_and(|bytes| bytes > limit(theirs)) {
+        let spread = HumanBytes::of((peak.spread)(&other.spread));
+        checked.because = format!("{}, and its runs differ by {spread}, which is allowed", checked.because);
+    }
     checked
 }
 
 /// Whether the job has a finding of some kinds that the other job does not have. Ids differ between jobs, so findings
-/// are compared by kind and place.
+/// are compared by kind, place, rate and holder.
 pub(super) fn findings(report: &Report, other: &Against, terms: &Terms, counts: fn(FindingKind) -> bool) -> Checked {
-    let is_new = |finding: &&Finding| {
-        finding.hurts() && !other.profile.findings.iter().any(|known| known.is_same(&KnownFinding::from(*finding)))
-    };
-    let new: Vec<&Finding> = concerning(report, terms, counts).into_iter().filter(is_new).collect();
+    let concerned = concerning(report, terms, counts);
+    let beside = Beside::new(report, &concerned, other);
+    let news = concerned.iter().filter_map(|finding| Some((*finding, beside.news(finding)?)));
+    let (new, open): (Vec<_>, Vec<_>) = news.partition(|(finding, _)| is_evidence(finding));
     match new.first() {
-        Some(worst) => {
-            let findings = new.iter().map(|finding| finding.id.clone()).collect();
-            Checked { findings, ..verdict(Outcome::DoesNotHold, format!("new: {}", worst.title)) }
+        Some((worst, why)) => {
+            let findings = new.iter().map(|(finding, _)| finding.id.clone()).collect();
+            Checked { findings, ..verdict(Outcome::DoesNotHold, why.words(&worst.title)) }
         }
         None => not_judged(report, terms)
-            .or_else(|| open_growth(report, other, terms))
+            .or_else(|| open_growth(report, other, terms, &open))
             .or_else(|| less_judged(report, other, terms))
-            .unwrap_or_else(|| verdict(Outcome::Holds, format!("no finding that it does not have{}", beside(report)))),
+            .unwrap_or_else(|| verdict(Outcome::Holds, format!("{}{}", nothing_new(counts), beside_tensors(report)))),
     }
 }
 
-/// Growth with an open cause that the other job does not have: it may be a leak. Growth is compared by function and file.
-fn open_growth(report: &Report, other: &Against, terms: &Terms) -> Option<Checked> {
+/// Whether a finding counts if it is new: one of severity warning or worse, a request that failed even if the program
+/// went on, and a small leak whose holder has no bound.
+fn is_evidence(finding: &Finding) -> bool {
+    let is_failure = finding.known_kind() == Some(FindingKind::Oom) || finding.filled_device;
+    finding.hurts() || is_failure || is_small_leak(finding)
+}
+
+/// Which findings count.
+fn nothing_new(counts: fn(FindingKind) -> bool) -> &'static str {
+    match counts(FindingKind::Oom) {
+        true => "no finding of severity warning or above, no failed request and no leak that it does not have",
+        false => "no leak that it does not have",
+    }
+}
+
+/// Growth with an open cause that the other job does not have: it may be a leak.
+fn open_growth(report: &Report, other: &Against, terms: &Terms, new: &[(&Finding, New)]) -> Option<Checked> {
     let open = report.verdict.as_ref().filter(|verdict| verdict.is_open() && !terms.allow_suspected)?;
-    let place = |site: &Frame| (site.function.clone(), file_name(&site.file).to_owned());
-    let here = open.site.as_ref().map(place);
-    let is_known = other.profile.growth.iter().any(|growth| growth.site.as_ref().map(place) == here);
+    let has_growth = |place: &Option<(String, String)>| other.profile.growth.iter().any(|one| one.place() == *place);
+    // An older memctl saved no suspected findings, but the growth of sites.
+    let counts = |(finding, new): &&(&Finding, New)| {
+        let is_known_growth = *new == New::Place && has_growth(&KnownFinding::from(*finding).place());
+        KnownFinding::from(*finding).fills() && !is_known_growth
+    };
+    if let Some((finding, why)) = new.iter().find(counts) {
+        let because = format!("suspected and {} (--allow-suspected accepts it)", why.words(&finding.title));
+        let (findings, site) = (vec![finding.id.clone()], open.site.clone());
+        return Some(Checked { findings, site, ..verdict(Outcome::Inconclusive, because) });
+    }
+    let here = KnownFinding { site: open.site.clone(), ..KnownFinding::default() }.place();
+    let mut known = other.profile.findings.iter().filter(|known| known.fills());
+    let is_known = has_growth(&here) || known.any(|known| known.place() == here);
     let because = || format!("{} (--allow-suspected accepts it)", open.sentence.trim_end_matches('.'));
-    (!is_known).then(|| verdict(Outcome::Inconclusive, because()))
+    (!is_known).then(|| Checked { site: open.site.clone(), ..verdict(Outcome::Inconclusive, because()) })
 }
 
 /// Kinds that were analysed in the other job and not in this one. The absence of such findings in this job means
@@ -124,7 +154,7 @@ fn is_slow(kind: FindingKind) -> bool {
 }
 
 /// ` (host memory not judged: needs 6 measurements, found 5)`.
-fn beside(report: &Report) -> String {
+fn beside_tensors(report: &Report) -> String {
     let is_of_it = |not: &&NotJudged| not.is_whole() && not.known_kind().is_some_and(is_slow);
     let said: Vec<String> = report.scope.not_judged.iter().filter(is_of_it).map(not_judged_words).collect();
     if said.is_empty() { String::new() } else { format!(" ({})", said.join("; ")) }

@@ -5,6 +5,7 @@
 //!
 //! (Over 400 lines: the parts of one answer, each with the function that fills it.)
 
+mod length;
 mod pairing;
 
 use std::collections::BTreeMap;
@@ -47,10 +48,23 @@ pub struct Diff {
     pub settings: Vec<SettingChange>,
     /// Findings of the second run that the first one does not have.
     pub new_findings: Vec<KnownFinding>,
-    /// Findings of the first run that the second one does not have.
+    /// Findings of the first run that the second one was judged for and does not have.
     pub gone_findings: Vec<KnownFinding>,
+    /// Findings of the first run that the second one does not have, because it was too short to show them.
+    pub not_judged_findings: Vec<UnjudgedFinding>,
     /// What limits the comparison, in sentences.
     pub notes: Vec<String>,
+}
+
+/// A finding of the first run that the second one was not judged for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
+pub struct UnjudgedFinding {
+    /// It.
+    #[serde(flatten)]
+    pub finding: KnownFinding,
+    /// Why the second run does not show whether it is gone: `not judged in gpt2#4: 24 of 30 steps`.
+    pub reason: String,
 }
 
 /// What a comparison comes to: the first that applies.
@@ -189,6 +203,7 @@ impl Diff {
             let is_new = |finding: &&KnownFinding| !other.findings.iter().any(|known| known.is_same(finding));
             one.findings.iter().filter(is_new).cloned().collect()
         };
+        let (gone_findings, not_judged_findings) = length::gone(lacks(before, after), name_after, after);
         let mut diff = Self {
             schema: SCHEMA,
             before: name_before.to_owned(),
@@ -203,11 +218,15 @@ impl Diff {
             modules: reported(names(before, after, of_module), ignored_bytes),
             settings: settings(&before.settings, &after.settings),
             new_findings: lacks(after, before),
-            gone_findings: lacks(before, after),
+            gone_findings,
+            not_judged_findings,
             notes: notes((name_before, before), (name_after, after)),
         };
         diff.conclusion = diff.concluded();
-        diff.sentence = diff.in_words();
+        diff.sentence = match length::apart((name_before, before), (name_after, after)) {
+            Some(lengths) => format!("{lengths} {}", diff.in_words()),
+            None => diff.in_words(),
+        };
         diff
     }
 
@@ -217,11 +236,16 @@ impl Diff {
         self.figures.first().and_then(|peak| peak.before.zip(peak.after))
     }
 
+    /// The first new finding of severity warning or worse. (Suspected and small growth may be harmless.)
+    fn worst_new(&self) -> Option<&KnownFinding> {
+        self.new_findings.iter().find(|finding| finding.hurts())
+    }
+
     fn concluded(&self) -> Conclusion {
         let Some((before, after)) = self.peak() else { return Conclusion::NotComparable };
         let by = after.saturating_sub(before);
         match by.unsigned_abs() > self.ignored_bytes {
-            _ if !self.new_findings.is_empty() => Conclusion::NewFinding,
+            _ if self.worst_new().is_some() => Conclusion::NewFinding,
             true if by > 0 => Conclusion::Higher,
             true => Conclusion::Lower,
             false if !self.growth.is_empty() => Conclusion::OtherGrowth,
@@ -247,7 +271,7 @@ impl Diff {
         match self.conclusion {
             Conclusion::NotComparable => String::new(),
             Conclusion::NewFinding => {
-                let finding = &self.new_findings[0].title;
+                let finding = self.worst_new().map_or("", |finding| &finding.title);
                 format!("{} has a finding that {} does not have: {finding}.", self.after, self.before)
             }
             Conclusion::Higher => format!("The peak rises by {by}, {peaks}.{most}"),

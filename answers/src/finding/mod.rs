@@ -278,7 +278,7 @@ impl From<&EvidenceValue> for Evidence {
 }
 
 /// A severity by its name. An unknown severity of a newer daemon is not treated as harmless.
-mod severity_by_name {
+pub(crate) mod severity_by_name {
     use memctl_model::Severity;
     use serde::{Deserialize as _, Deserializer, Serializer};
 

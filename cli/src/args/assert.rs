@@ -24,7 +24,7 @@ pub struct Assert {
     /// Which part of the job.
     #[command(flatten)]
     pub part: Part,
-    /// Compare with this job, or with a file of `memctl baseline save`. Without a condition about it (no-new-leak, 'peak<=+2%', 'peak_reserved<=+2%'): its peaks may be exceeded by 5 %, and there may be no finding that it does not have.
+    /// Compare with this job, or with a file of `memctl baseline save`. Without a condition about it (no-new-leak, 'peak<=+2%', 'peak_reserved<=+2%'): its peaks may be exceeded by 5 %, and there may be no finding of severity warning or above, no failed request and no leak that it does not have.
     #[arg(long, value_name = "JOB|FILE", add = ArgValueCandidates::new(job_names))]
     pub against: Option<String>,
     /// The same as 'peak<=BYTES', without characters that a shell reads.
@@ -115,12 +115,12 @@ fn is_job_or_run(word: &str) -> bool {
 const ASSERT_HELP: &str = "Conditions:\n  \
 no-leak                 no finding of growing live memory, not even suspected growth\n  \
 no-oom                  no request failed, even if the program continued\n  \
-no-findings             no finding of severity warning or above\n  \
+no-findings             no finding of severity warning or above, and no suspected leak\n  \
 stable                  no-leak holds, no other memory grows, and allocated memory at epoch ends stays within the tolerance\n  \
 'peak<10GiB'            the peak of allocated bytes on every rank (also <=; KiB, MiB, GiB, TiB, KB, MB, GB, TB)\n  \
 'peak_reserved<12GiB'   the peak of reserved bytes\n  \
 'peak<=+2%'             with --against: the peak above the other job's, also 'peak_reserved<=+2%', 'peak<=+512MiB'\n  \
-no-new-leak             with --against: no leak that the other job does not have\n  \
+no-new-leak             with --against: no leak that the other job does not have there, at this rate and in this object\n  \
 'reserved/allocated<R'  the ratio of these two peaks\n  \
 'growth<1MiB/epoch'     growth of every rank, also /step and /minute\n  \
 'unused<50%'            the share of reserved bytes that no live block uses at epoch ends (cache included)\n\

@@ -49,7 +49,7 @@ pub struct Save {
     /// The file.
     #[arg(short, long, value_name = "FILE", default_value = "memory.json")]
     pub file: PathBuf,
-    /// Take this many of the newest runs of the same name: the differences of their peaks are allowed later on.
+    /// Take this many of the newest runs of the same name: the differences of their peaks and of their leaks' rates are allowed later on.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub runs: u32,
 }

@@ -45,6 +45,9 @@ pub struct Run {
     /// For the conditions: compare with this job, or with a file of `memctl baseline save`.
     #[arg(long, value_name = "JOB|FILE")]
     pub against: Option<String>,
+    /// For the conditions: accept suspected growth, which may be a cache that is still filling.
+    #[arg(long)]
+    pub allow_suspected: bool,
     /// Where the results of the conditions go.
     #[command(flatten)]
     pub results: Results,
@@ -60,8 +63,11 @@ impl Run {
     /// Why they cannot be checked.
     pub fn checks(&self, job: &str) -> Result<Option<Assert>, String> {
         if self.conditions.is_empty() && self.against.is_none() {
-            return match self.results.is_empty() {
+            return match self.results.is_empty() && !self.allow_suspected {
                 true => Ok(None),
+                false if self.results.is_empty() => {
+                    Err("--allow-suspected needs a condition: --assert CONDITION".to_owned())
+                }
                 false => Err("--junit, --sarif and --github need a condition: --assert CONDITION".to_owned()),
             };
         }
@@ -69,6 +75,7 @@ impl Run {
             words: self.conditions.clone(),
             job: Some(job.to_owned()),
             against: self.against.clone(),
+            allow_suspected: self.allow_suspected,
             results: self.results.clone(),
             ..Assert::default()
         };

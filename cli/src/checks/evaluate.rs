@@ -19,6 +19,7 @@ use crate::connect::Connection;
 use crate::exit::Failure;
 use crate::output::show;
 use crate::render::screen::Screen;
+use crate::unrecorded;
 
 /// Checks the conditions of a job, or of what one launcher recorded of it if its number is given, and shows the results.
 ///
@@ -36,7 +37,7 @@ pub async fn check(
         return Err(Failure::usage("--github prints lines of its own: use it without --output"));
     }
     let (job, conditions) = args.asked().map_err(Failure::usage)?;
-    let selection = v1::Selection { launcher, ..args.part.selection(job, now) };
+    let selection = v1::Selection { launcher, ..args.part.selection(job.clone(), now) };
     let terms = Terms {
         after_epoch: args.after_epoch,
         tolerance: args.tolerance,
@@ -47,6 +48,9 @@ pub async fn check(
     let wants_sites = !args.results.is_empty();
     let (verdicts, findings, sites) = asking(global, async |connection| {
         let report = report(connection, selection, global).await?;
+        if launcher.is_none() {
+            unrecorded::refuse(global, &job, &report.job)?;
+        }
         let findings = report.findings.clone();
         let other = match &args.against {
             Some(other) => Some(against(connection, other, wants_sites, global).await?),

@@ -110,7 +110,7 @@ fn of_condition(checked: &Checked, evidence: &Evidence<'_>, repository: &Reposit
         .filter_map(|id| evidence.findings.iter().find(|finding| finding.id == *id))
         .map(|finding| Problem {
             finding: Some(finding.id.clone()),
-            ..problem(words(finding), location(finding, repository))
+            ..problem(words(finding), location(finding, repository).or_else(|| of_site(checked, repository)))
         })
         .collect();
     if found.is_empty() && checked.verdict == Outcome::DoesNotHold && is_about_peak(checked) {
@@ -122,14 +122,23 @@ fn of_condition(checked: &Checked, evidence: &Evidence<'_>, repository: &Reposit
     if found.is_empty() {
         let why = evidence.verdicts.incomplete.first().filter(|_| checked.verdict == Outcome::Inconclusive);
         let message = why.map_or_else(|| checked.because.clone(), |why| format!("{}; {why}", checked.because));
-        found.push(problem(message, None));
+        found.push(problem(message, of_site(checked, repository)));
     }
     found
 }
 
+/// The line of growth that no finding names.
+fn of_site(checked: &Checked, repository: &Repository) -> Option<Location> {
+    checked.site.as_ref().and_then(|site| repository.locate(site))
+}
+
+/// What is wrong, what holds the memory if that is known, and what to change.
 fn words(finding: &Finding) -> String {
-    let advice = finding.advice.trim();
-    if advice.is_empty() { finding.title.clone() } else { format!("{}\n{advice}", finding.title) }
+    let holder = finding.holders.as_ref().and_then(|known| known.holders.first());
+    let holder = holder.map(|growing| growing.holder.sentence.trim()).filter(|sentence| !sentence.is_empty());
+    let advice = Some(finding.advice.trim().to_owned()).filter(|advice| !advice.is_empty());
+    let lines = [Some(finding.title.clone()), holder.map(|holder| format!("Held by {holder}.")), advice];
+    lines.into_iter().flatten().collect::<Vec<String>>().join("\n")
 }
 
 /// The innermost frame of a finding's stack whose file is in the checkout.

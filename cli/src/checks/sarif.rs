@@ -1,7 +1,7 @@
 //! SARIF 2.1.0, the format of static analysis results (an OASIS standard).
 //!
 //! Guarantees: every result has a location, because code hosts refuse a file with a result that has none. A problem
-//! without a location is a notification of the run.
+//! without a location is a notification of the run. What is inconclusive has the level `warning`.
 
 use memctl_answers::assert::{Outcome, Verdicts};
 use serde_json::{Value, json};
@@ -41,14 +41,15 @@ pub fn document(verdicts: &Verdicts, problems: &[Problem]) -> String {
     format!("{document:#}\n")
 }
 
-/// A problem with a location. One that is inconclusive is no result: nothing was found.
+/// A problem with a location.
 fn result(problem: &Problem, conditions: &[&str]) -> Option<Value> {
-    let at = problem.location.as_ref().filter(|_| problem.outcome == Outcome::DoesNotHold)?;
+    let at = problem.location.as_ref()?;
+    let level = if problem.outcome == Outcome::DoesNotHold { "error" } else { "warning" };
     let index = conditions.iter().position(|condition| *condition == problem.condition)?;
     let mut result = json!({
         "ruleId": problem.condition,
         "ruleIndex": index,
-        "level": "error",
+        "level": level,
         "message": { "text": problem.message },
         "locations": [{
             "physicalLocation": {
@@ -64,9 +65,8 @@ fn result(problem: &Problem, conditions: &[&str]) -> Option<Value> {
 }
 
 fn notification(problem: &Problem) -> Option<Value> {
-    let is_result = problem.location.is_some() && problem.outcome == Outcome::DoesNotHold;
     let text = format!("{} {}: {}", problem.condition, problem.outcome.words(), problem.message);
-    (!is_result).then(|| json!({ "level": "error", "message": { "text": text } }))
+    problem.location.is_none().then(|| json!({ "level": "error", "message": { "text": text } }))
 }
 
 /// A relative path as a URI reference.

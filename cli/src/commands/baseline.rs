@@ -4,12 +4,15 @@ use std::io::Write;
 
 use memctl_answers::baseline::Baseline;
 use memctl_answers::format::json;
+use memctl_answers::profile::KnownFinding;
 use memctl_model::{HumanBytes, JobState};
 
 use super::diff::newest;
 use crate::args::{self, BaselineVerb, Global};
 use crate::client::{asking, profile};
 use crate::exit::Failure;
+use crate::render::text::{plural, safe};
+use crate::unrecorded;
 
 /// See the module.
 ///
@@ -20,6 +23,9 @@ pub async fn run(args: &args::Baseline, global: &Global, out: &mut (dyn Write + 
     let job = save.which.name();
     let profiles = asking(global, async |connection| {
         let mut profiles = Vec::new();
+        if let Some(last) = newest(connection, &job, 1).await?.first() {
+            unrecorded::refuse(global, &job, last)?;
+        }
         if save.runs == 1 {
             profiles.push(profile(connection, &job).await?);
             return Ok(profiles);
@@ -47,6 +53,9 @@ pub async fn run(args: &args::Baseline, global: &Global, out: &mut (dyn Write + 
     let failed = |error: std::io::Error| Failure::output(&save.file.display().to_string(), &error);
     json::pretty(&mut content, &baseline).map_err(failed)?;
     std::fs::write(&save.file, content).map_err(failed)?;
+    if let Some(line) = saved_leaks(&baseline.profile.findings).filter(|_| !global.quiet) {
+        eprintln!("memctl: {}", safe(&line));
+    }
     // With several runs, the others only widen what is allowed: which they are must be known.
     let others: Vec<&str> = profiles.iter().skip(1).map(|profile| profile.job.as_str()).collect();
     let others = if others.is_empty() { String::new() } else { format!(", and the spread of {}", others.join(", ")) };
@@ -60,4 +69,15 @@ pub async fn run(args: &args::Baseline, global: &Global, out: &mut (dyn Write + 
         save.file.display()
     )
     .map_err(|error| Failure::output("standard output", &error))
+}
+
+/// A warning that later checks accept the leaks that are saved.
+fn saved_leaks(findings: &[KnownFinding]) -> Option<String> {
+    let leaks: Vec<&KnownFinding> = findings.iter().filter(|finding| finding.fills()).collect();
+    let first = leaks.first()?;
+    let more = match leaks.len() - 1 {
+        0 => String::new(),
+        more => format!(" (and {})", plural(more as u64, "more leak")),
+    };
+    Some(format!("the baseline has a leak, which no-new-leak accepts: {}{more}", first.words()))
 }

@@ -18,6 +18,7 @@ use crate::exit::Failure;
 use crate::output::show;
 use crate::page::diff::markdown;
 use crate::render::screen::Screen;
+use crate::unrecorded;
 
 /// The most jobs among which an earlier run is looked for.
 const JOBS_MAX: u32 = 1000;
@@ -32,6 +33,7 @@ pub async fn run(
     screen: &Screen,
     out: &mut (dyn Write + Send),
 ) -> Result<(), Failure> {
+    args.runs.iter().for_each(|word| unrecorded::note(global, word));
     let (before, after) = asking(global, async |connection| compared(connection, &args.runs, true).await).await?;
     let diff = Diff::new((&before.0, &before.1), (&after.0, &after.1), args.ignore);
     if args.markdown {

@@ -23,6 +23,7 @@ use crate::output::show;
 use crate::page;
 use crate::render::screen::Screen;
 use crate::render::text::{plural, safe};
+use crate::unrecorded;
 
 /// Points per rank in data formats.
 const DATA_POINTS: u32 = 240;
@@ -79,6 +80,7 @@ pub async fn query(
 ) -> Result<(), Failure> {
     let selection = args.narrow.selection(now);
     let answer = asking(global, async |connection| report(connection, selection, global).await).await?;
+    unrecorded::note(global, &args.narrow.which.name());
     show(&answer, global, screen, out)?;
     args.fail_on.map_or(Ok(()), |limit| fail_on(&answer, limit))
 }

@@ -23,6 +23,7 @@ use crate::connect::Connection;
 use crate::exit::{Failure, Outcome};
 use crate::output_file::{Target, name_of};
 use crate::page;
+use crate::unrecorded;
 
 /// Points of a curve.
 const POINTS: u32 = 500;
@@ -49,6 +50,7 @@ pub async fn run(
         return Err(Failure::usage("a report is a page for a browser; write it to a file with -f FILE"));
     }
     let selection = args.narrow.selection(now);
+    unrecorded::note(global, &selection.job);
     let text = asking(global, async |connection| {
         let dossier = gather(connection, selection.clone(), global).await?;
         if args.markdown {

@@ -36,8 +36,11 @@ pub fn page(diff: &Diff, screen: &Screen) -> String {
     }
     for (what, findings) in [("new", &diff.new_findings), ("gone", &diff.gone_findings)] {
         for finding in findings {
-            out.push_str(&format!("{}\n", screen.wrapped(&format!("{what}: {}", finding.title), 0)));
+            out.push_str(&format!("{}\n", screen.wrapped(&format!("{what}: {}", finding.words()), 0)));
         }
+    }
+    for open in &diff.not_judged_findings {
+        out.push_str(&format!("{}\n", screen.wrapped(&format!("{}: {}", open.reason, open.finding.words()), 0)));
     }
     for note in &diff.notes {
         out.push_str(&format!("{}\n", screen.wrapped(note, 0)));
@@ -66,7 +69,10 @@ pub fn markdown(diff: &Diff) -> String {
         out.push_str(&format!("\n{more}{}", if more.is_empty() { "" } else { "\n" }));
     }
     for (what, findings) in [("New", &diff.new_findings), ("Gone", &diff.gone_findings)] {
-        findings.iter().for_each(|finding| out.push_str(&format!("- {what}: {}\n", escape(&finding.title))));
+        findings.iter().for_each(|finding| out.push_str(&format!("- {what}: {}\n", escape(&finding.words()))));
+    }
+    for open in &diff.not_judged_findings {
+        out.push_str(&format!("- {}: {}\n", escape(&open.reason), escape(&open.finding.words())));
     }
     diff.notes.iter().for_each(|note| out.push_str(&format!("- {}\n", escape(note))));
     out

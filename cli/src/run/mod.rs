@@ -26,11 +26,13 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 
 use crate::args::{Assert, Global, Run};
+use crate::baseline_file::baseline;
 use crate::checks::check;
 use crate::exit::Failure;
 use crate::hosting::host::{self, Host, HostConfig, Limits, Summary};
 use crate::hosting::{self, SourcePaths};
 use crate::service::keep;
+use crate::unrecorded;
 use child::Ended;
 use destination::{Destination, Kind};
 use folder::Folder;
@@ -55,10 +57,15 @@ pub async fn run(args: &Run, global: &Global) -> Result<u8, Failure> {
     flags::check(&args.command)?;
     let name = name::of(args);
     let checks = args.checks(&name.job).map_err(Failure::usage)?;
+    // A file that cannot be compared with is refused before the command, which may run for hours.
+    if let Some(other) = &args.against {
+        baseline(other)?;
+    }
     if is_disabled() {
         if checks.is_some() {
             say(global, "MEMCTL_DISABLED is set: the command is not recorded and no condition is checked");
         }
+        keep_unrecorded(global, &name);
         return Ok(child::replace(&args.command));
     }
     destination::check(global)?;
@@ -74,7 +81,8 @@ pub async fn run(args: &Run, global: &Global) -> Result<u8, Failure> {
         Ok(made) => made,
         Err(failure) => {
             say(global, &format!("{failure}; the command runs unrecorded"));
-            return unchecked(unrecorded(args, &relay).await, checks.as_ref());
+            keep_unrecorded(global, &name);
+            return unchecked(run_unrecorded(args, &relay).await, checks.as_ref());
         }
     };
     if let Some(line) = &destination.notice {
@@ -82,6 +90,13 @@ pub async fn run(args: &Run, global: &Global) -> Result<u8, Failure> {
     }
     let hosted = Hosted { args, global, name, relay, destination, folder, source_paths, checks };
     hosted.run().await
+}
+
+/// Notes that nothing is recorded, so that an older run is not taken for this one. The first launcher of a job does it.
+fn keep_unrecorded(global: &Global, name: &name::Name) {
+    if name.rank == 0 {
+        unrecorded::keep(global, &name.job);
+    }
 }
 
 /// The exit code of a command that was not recorded. Its conditions are unknown, so a check must not pass.
@@ -121,7 +136,8 @@ impl Hosted<'_> {
             Err(error) => {
                 say(global, &format!("nothing can be recorded: {error}; the command runs unrecorded"));
                 destination.close().await;
-                return unchecked(unrecorded(args, &relay).await, checks.as_ref());
+                keep_unrecorded(global, &name);
+                return unchecked(run_unrecorded(args, &relay).await, checks.as_ref());
             }
         };
         let mut environment = environment(args, &name, &folder);
@@ -149,6 +165,10 @@ impl Hosted<'_> {
         let seen = Seen::read(folder.path(), missed);
         // The command has ended, so no process connects any more.
         drop(folder);
+        match summary.ended.iter().any(|ended| ended.refused.is_none()) {
+            true => unrecorded::forget(global, &name.job),
+            false => keep_unrecorded(global, &name),
+        }
         let left = args.patience.map_or(SPOOL_PATIENCE, |patience| patience.saturating_sub(started.elapsed()));
         let (words, job) = (&args.command, &name.job);
         let page = summary::Closing {
@@ -199,7 +219,7 @@ async fn finish(host: Host, limits: Limits, hurry: Arc<AtomicBool>, progress: Pr
     tokio::task::spawn_blocking(work).await.unwrap_or_default()
 }
 
-async fn unrecorded(args: &Run, relay: &Arc<Relay>) -> u8 {
+async fn run_unrecorded(args: &Run, relay: &Arc<Relay>) -> u8 {
     follow(&args.command, &[], relay, None).await.0.code
 }
 

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use memctl_tests::daemon::free_port;
+use memctl_tests::jobs::{Training, record, session, train};
 use memctl_tests::{memctl, run, stderr, stdout};
 use serde_json::Value;
 
@@ -184,8 +185,58 @@ fn a_run_fails_if_a_condition_does_not_hold() {
     assert_eq!(run_with(&place, &["--assert", "no-oom"], "exit 7").status.code(), Some(7));
     let nothing = run_with(&place, &["--assert", "no-oom"], "true");
     assert_ne!(nothing.status.code(), Some(0), "{}", stderr(&nothing));
-    let wrong = run_with(&place, &["--assert", "no-such-condition"], "echo started");
-    assert_eq!((wrong.status.code(), stdout(&wrong).as_str()), (Some(2), ""));
+    for wrong in [&["--assert", "no-such-condition"][..], &["--assert", "no-new-leak", "--against", "absent.json"]] {
+        let wrong = run_with(&place, wrong, "echo started");
+        assert_eq!((wrong.status.code(), stdout(&wrong).as_str()), (Some(2), ""));
+    }
+}
+
+#[test]
+fn an_older_run_is_not_taken_for_one_that_recorded_nothing() {
+    let place = Place::new();
+    let asked = |words: &[&str]| place.memctl(words).output().unwrap();
+    let recorded = || assert_eq!(run_with(&place, &["-q"], "").status.code(), Some(0));
+    recorded();
+    assert_eq!(asked(&["assert", "checked", "no-oom"]).status.code(), Some(0));
+    assert_eq!(run_with(&place, &[], "true").status.code(), Some(0));
+    for words in [&["assert", "checked", "no-oom"][..], &["baseline", "save", "checked", "-f", "memory.json"]] {
+        let refused = asked(words);
+        let said = stderr(&refused);
+        assert_eq!(refused.status.code(), Some(4), "{said}");
+        assert!(said.contains("recorded nothing") && said.contains("'checked#1' is the older run"), "{said}");
+    }
+    assert!(!place.path("checkout/memory.json").exists());
+    for words in [&["query", "checked"][..], &["report", "checked", "-f", "memory.html"]] {
+        let noted = asked(words);
+        assert_eq!(noted.status.code(), Some(0), "{}", stderr(&noted));
+        assert!(stderr(&noted).contains("recorded nothing; this is an older run"), "{}", stderr(&noted));
+    }
+    assert_eq!(asked(&["assert", "checked#1", "no-oom"]).status.code(), Some(0), "a run that is named is meant");
+    recorded();
+    assert_eq!(asked(&["assert", "checked", "no-oom"]).status.code(), Some(0));
+}
+
+#[test]
+fn growth_that_may_be_a_leak_has_its_line() {
+    let place = Place::new();
+    place.source("train.py", None);
+    let home = tempfile::tempdir().unwrap();
+    let (daemon, _) = super::page::served(home.path(), &[]);
+    let kept = Training { kept_a_step: 64 << 10, ..Training::default() };
+    record(&daemon.url, session("grows", 0), |agent| train(agent, kept));
+    let words =
+        ["assert", "grows", "no-leak", "--daemon", &daemon.url, "--sarif", "s.json", "--junit", "j.xml", "--github"];
+    let checked = place.memctl(&words).output().unwrap();
+    let lines = annotations(&checked);
+    let start = "::error file=train.py,line=17,title=memctl no-leak is inconclusive::";
+    assert!(lines.len() == 1 && lines[0].starts_with(start), "{lines:?} {}", stderr(&checked));
+    let sarif: Value = serde_json::from_slice(&std::fs::read(place.path("checkout/s.json")).unwrap()).unwrap();
+    let result = &sarif["runs"][0]["results"][0];
+    assert_eq!(result["locations"][0]["physicalLocation"]["region"]["startLine"], 17, "{sarif}");
+    assert_eq!(result["level"], "warning");
+    let error = &parsed(&place.path("checkout/j.xml"))[3][0][3][0][3][0];
+    assert!(error[0] == "error" && error[2].as_str().unwrap().starts_with("train.py:17: "), "{error}");
+    assert_eq!(daemon.terminate(), 0);
 }
 
 #[test]
@@ -227,4 +278,8 @@ fn the_actions_script_runs_checks_and_keeps_the_exit_code() {
     let summary = std::fs::read_to_string(place.path("summary.md")).unwrap();
     assert!(summary.contains("| peak&lt;1B | does not hold |"), "{summary}");
     assert_eq!(step("exit 9", "no-oom").status.code(), Some(9));
+    // If nothing is recorded, there is no page of an older run.
+    std::fs::remove_file(place.path("checkout/memory.html")).unwrap();
+    assert_eq!(step("true", "no-oom").status.code(), Some(1));
+    assert!(!place.path("checkout/memory.html").exists());
 }

@@ -104,6 +104,19 @@ fn a_baseline_fails_a_leak_and_a_higher_peak_and_passes_its_own_run() {
     assert_eq!(asserted("planted", &conditions).1, ["holds", "does_not_hold", "holds"]);
     assert_eq!(asserted("planted", &["peak<=+2MiB"]), (Some(0), vec!["holds".to_owned()]));
     assert_eq!(asserted("leak", &["no-new-leak"]), (Some(1), vec!["does_not_hold".to_owned()]));
+    // A leak that the baseline has may not grow faster.
+    let known = home.path().join("known.json");
+    let known = known.to_str().unwrap();
+    let output = saved(&["leak", "-f", known]);
+    let loud = memctl().args(["baseline", "save", "leak", "-f", known, "--daemon", &daemon.url]).output().unwrap();
+    let said = String::from_utf8_lossy(&loud.stderr).into_owned();
+    assert!(output.stderr.is_empty() && said.contains("the baseline has a leak, which no-new-leak accepts"), "{said}");
+    trained(&daemon.url, "faster", Training { kept_a_step: 640 << 10, ..Training::default() });
+    for (job, code) in [("leak", 0), ("faster", 1)] {
+        let words = ["assert", job, "no-new-leak", "--against", known, "--daemon", &daemon.url];
+        let output = memctl().args(words).output().unwrap();
+        assert_eq!(output.status.code(), Some(code), "{job}: {output:?}");
+    }
     assert_eq!(asserted("base", &["--max-peak", "96MiB"]).1, ["holds"; 4]);
     assert_eq!(asserted("base", &["--max-peak", "95MiB"]).0, Some(1));
     // Words that are no baseline.

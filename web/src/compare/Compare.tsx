@@ -65,6 +65,11 @@ export function Compare({ job, before }: { job: JobAddress; before: string }): J
   );
 }
 
+/** A finding's sentence, marked if it is suspected. */
+function marked(finding: { suspected: boolean; title: string }): string {
+  return finding.suspected ? `suspected: ${finding.title}` : finding.title;
+}
+
 function Changes({ of, job }: { of: Diff; job: JobAddress }): JSX.Element {
   const grade = ['higher', 'new_finding', 'not_comparable'].includes(of.conclusion) ? 'warning' : of.conclusion === 'lower' || of.conclusion === 'same' ? 'none' : 'info';
   return (
@@ -73,8 +78,9 @@ function Changes({ of, job }: { of: Diff; job: JobAddress }): JSX.Element {
         <h2 id="verdict" class="unseen">What it comes to</h2>
         <div class={`verdict ${grade}`}>
           <p class="headline">{of.sentence}</p>
-          {of.new_findings.map((finding) => <p key={finding.title}>{`New: ${finding.title}`}</p>)}
-          {of.gone_findings.map((finding) => <p key={finding.title} class="faint">{`Gone: ${finding.title}`}</p>)}
+          {of.new_findings.map((finding) => <p key={finding.title}>{`New: ${marked(finding)}`}</p>)}
+          {of.gone_findings.map((finding) => <p key={finding.title} class="faint">{`Gone: ${marked(finding)}`}</p>)}
+          {of.not_judged_findings.map((finding) => <p key={finding.title} class="faint">{`${finding.reason}: ${marked(finding)}`}</p>)}
         </div>
       </section>
       <Courses of={of} job={job} />

@@ -3,7 +3,7 @@
 // Generated from the structs in answers/: `MEMCTL_REGENERATE=1 cargo test -p memctl-answers typescript` writes this file.
 // (Over 400 lines: a list of fields.)
 
-import type { ClassShare, Completeness, Frame, Job, NotJudged, RankReplays, Time } from './jobs';
+import type { ClassShare, Completeness, Frame, Job, NotJudged, RankReplays, Severity, Time } from './jobs';
 
 /** How requests were aligned, counted in the larger recording. */
 export interface Aligned {
@@ -174,6 +174,7 @@ export interface Diff {
   settings: SettingChange[];
   new_findings: KnownFinding[];
   gone_findings: KnownFinding[];
+  not_judged_findings: UnjudgedFinding[];
   notes: string[];
 }
 
@@ -349,6 +350,19 @@ export interface KnownFinding {
   site: Frame | null;
   subject: string | null;
   title: string;
+  suspected: boolean;
+  severity: Severity;
+  bytes_per_epoch: number | null;
+  bytes_per_step: number | null;
+  bytes_per_minute: number | null;
+  holders: KnownHolder[];
+}
+
+/** An object that holds the blocks of a finding. */
+export interface KnownHolder {
+  type: string;
+  name: string;
+  owner: string | null;
 }
 
 /** The ledgers of a job. */
@@ -707,6 +721,21 @@ export interface Under {
   is_enough: boolean;
   first: string | null;
   measures: Measure[];
+}
+
+/** A finding of the first run that the second one was not judged for. */
+export interface UnjudgedFinding {
+  reason: string;
+  kind: string;
+  site: Frame | null;
+  subject: string | null;
+  title: string;
+  suspected: boolean;
+  severity: Severity;
+  bytes_per_epoch: number | null;
+  bytes_per_step: number | null;
+  bytes_per_minute: number | null;
+  holders: KnownHolder[];
 }
 
 /** The memory under other settings. */

@@ -1,0 +1,244 @@
+//! Whether a finding is one that the other job has: by its place, by its rate, and by what holds it.
+//!
+//! Guarantees: lines and folders do not count. A rate is compared only with a rate of the same unit; growth that the
+//! other job has without a rate is known by its place.
+
+use memctl_analysis::proof_limits;
+use memctl_model::HumanBytes;
+
+use super::against::Against;
+use crate::conditions::Per;
+use crate::finding::Finding;
+use crate::profile::{KnownFinding, KnownHolder};
+use crate::report::Report;
+
+/// Why a finding is new.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum New {
+    /// The other job has none of its kind in its function and file.
+    Place,
+    /// The other job has one there that grows more slowly.
+    Faster { per: Per, before: i64, after: i64, most: i64 },
+    /// The other job has one there that another object holds.
+    Holder { before: String, after: String },
+}
+
+impl New {
+    /// The reason with the finding's sentence.
+    pub(super) fn words(&self, title: &str) -> String {
+        match self {
+            Self::Place => format!("new: {title}"),
+            Self::Faster { per, before, after, most } => format!(
+                "new, because it grows faster than before ({} per {} after {}, {} is allowed): {title}",
+                HumanBytes(*after),
+                per.name(),
+                HumanBytes(*before),
+                HumanBytes(*most),
+            ),
+            Self::Holder { before, after } => {
+                format!("new, because another object holds it ({after}; before: {before}): {title}")
+            }
+        }
+    }
+}
+
+/// The findings of a job beside those of another one.
+pub(super) struct Beside<'a> {
+    here: Vec<KnownFinding>,
+    other: &'a Against,
+    steps_per_epoch: u64,
+}
+
+impl<'a> Beside<'a> {
+    pub(super) fn new(report: &Report, findings: &[&Finding], other: &'a Against) -> Self {
+        let steps = report.ranks.iter().filter_map(|rank| rank.steps.checked_div(rank.epochs)).max();
+        Self {
+            here: findings.iter().map(|finding| KnownFinding::from(*finding)).collect(),
+            other,
+            steps_per_epoch: steps.unwrap_or(0).max(1),
+        }
+    }
+
+    /// Why a finding is new; `None` if the other job has it.
+    pub(super) fn news(&self, finding: &Finding) -> Option<New> {
+        let finding = KnownFinding::from(finding);
+        let there: Vec<&KnownFinding> =
+            self.other.profile.findings.iter().filter(|known| known.is_same(&finding)).collect();
+        if there.is_empty() {
+            return Some(New::Place);
+        }
+        if !finding.fills() {
+            return None;
+        }
+        let here: Vec<&KnownFinding> = self.here.iter().filter(|other| other.is_same(&finding)).collect();
+        self.faster(&here, &there).or_else(|| other_holder(&finding, &there))
+    }
+
+    /// Compares the sums of all findings of one place, in the first unit that all of them have.
+    fn faster(&self, here: &[&KnownFinding], there: &[&KnownFinding]) -> Option<New> {
+        let (per, after, before) = [Per::Epoch, Per::Step, Per::Minute]
+            .into_iter()
+            .find_map(|per| Some((per, sum(here, per)?, sum(there, per).or_else(|| self.by_site(there, per))?)))?;
+        let spread = self.other.spread.rate(there.first()?, per);
+        let steps = if per == Per::Epoch { self.steps_per_epoch } else { 1 };
+        let most = proof_limits::rate_limit(before, spread, steps);
+        (after > most).then_some(New::Faster { per, before, after, most })
+    }
+
+    /// The rate of a place by the growth of its sites: an older memctl saved no rates of findings.
+    fn by_site(&self, there: &[&KnownFinding], per: Per) -> Option<i64> {
+        let place = there.first()?.place().filter(|_| per == Per::Epoch)?;
+        let growth = self.other.profile.growth.iter();
+        let rates =
+            growth.filter(|growth| growth.place().as_ref() == Some(&place)).map(|growth| growth.bytes_per_epoch);
+        rates.reduce(i64::saturating_add)
+    }
+}
+
+/// The sum of the rates; `None` if a finding has none in this unit.
+fn sum(findings: &[&KnownFinding], per: Per) -> Option<i64> {
+    findings.iter().try_fold(0_i64, |sum, finding| Some(sum.saturating_add(finding.rate(per)?)))
+}
+
+/// The finding's holder, if its name is known in both jobs and no finding of the place has it in the other job.
+fn other_holder(finding: &KnownFinding, there: &[&KnownFinding]) -> Option<New> {
+    let is_known = there.iter().all(|known| !known.holders.is_empty());
+    let mut before = there.iter().flat_map(|known| &known.holders);
+    let is_same = |one: &KnownHolder| there.iter().flat_map(|known| &known.holders).any(|known| known.is_same(one));
+    let after = finding.holders.first().filter(|_| is_known && !finding.holders.iter().any(is_same))?;
+    Some(New::Holder { before: before.next()?.words(), after: after.words() })
+}
+
+#[cfg(test)]
+mod tests {
+    use memctl_model::{FindingKind, JobState, Severity};
+
+    use super::*;
+    use crate::assert::{Outcome, Terms, against};
+    use crate::baseline::{Baseline, Spread};
+    use crate::finding::holders::{FindingHolders, GrowingHolder};
+    use crate::holders::Holder;
+    use crate::profile::Profile;
+    use crate::report::Rank;
+    use crate::verdict::Verdict;
+    use crate::{Completeness, Frame, Job};
+
+    const KIB: i64 = 1 << 10;
+
+    /// A leak of `main` with a rate a step, in a list.
+    fn leak(line: u32, bytes_per_step: i64, list: Option<&str>) -> Finding {
+        let frame = Frame { function: "main".into(), file: format!("/checkout{line}/train.py"), line: Some(line) };
+        let holder = |name: &str| GrowingHolder {
+            holder: Holder { type_name: "list".into(), name: Some(name.into()), blocks: 100, ..Holder::default() },
+            ..GrowingHolder::default()
+        };
+        let variable = GrowingHolder { holder: Holder { blocks: 1, ..holder("out").holder }, ..holder("out") };
+        let holders = list.map(|name| FindingHolders { holders: vec![holder(name), variable], ..Default::default() });
+        Finding {
+            kind: FindingKind::Leak.name().into(),
+            title: format!("Live memory grows {} per step", HumanBytes(bytes_per_step)),
+            site: crate::finding::Site::new(Some(frame), Vec::new()),
+            bytes_per_step: Some(bytes_per_step),
+            holders,
+            ..Finding::default()
+        }
+    }
+
+    fn suspected(finding: Finding) -> Finding {
+        Finding { suspected: true, severity: Severity::Info, ..finding }
+    }
+
+    fn report(findings: Vec<Finding>) -> Report {
+        let mut report = Report {
+            job: Job { state: JobState::Finished, ..Job::default() },
+            completeness: Completeness { exact: true, ..Completeness::default() },
+            ranks: vec![Rank { steps: 100, events: 1, ..Rank::default() }],
+            ..Report::default()
+        };
+        let is_open = findings.iter().any(|finding| finding.suspected);
+        let cause = if is_open { "open" } else { "known" };
+        let site = findings.first().and_then(|finding| finding.site.as_ref()).map(|site| site.frame.clone());
+        report.verdict =
+            Some(Verdict { kind: "growing".into(), cause: Some(cause.into()), site, ..Verdict::default() });
+        report.scope.judged.steps = 100;
+        Report { findings, ..report }
+    }
+
+    fn compared(before: Vec<Finding>, after: Vec<Finding>, spread: Spread) -> (Outcome, String) {
+        // Through the file, as it is committed.
+        let file = Baseline::new(&[Profile::new(&report(before), None)]).unwrap();
+        let file = Baseline::read(&serde_json::to_vec(&file).unwrap()).unwrap();
+        let other = Against { name: "memory.json".into(), profile: file.profile, spread };
+        let checked = against::findings(&report(after), &other, &Terms::default(), FindingKind::is_leak);
+        (checked.verdict, checked.because)
+    }
+
+    #[test]
+    fn a_known_leak_that_moved_is_known_and_one_elsewhere_is_new() {
+        let judged = |before, after| compared(before, after, Spread::default());
+        assert_eq!(judged(vec![leak(7, 64 * KIB, None)], vec![leak(9, 70 * KIB, None)]).0, Outcome::Holds);
+        let (outcome, because) = judged(Vec::new(), vec![leak(9, 70 * KIB, None)]);
+        assert_eq!((outcome, &*because), (Outcome::DoesNotHold, "new: Live memory grows 70.0 KiB per step"));
+    }
+
+    #[test]
+    fn a_known_leak_that_grows_faster_is_new() {
+        let known = || vec![leak(7, 64 * KIB, None)];
+        let (outcome, because) = compared(known(), vec![leak(7, 640 * KIB, None)], Spread::default());
+        assert_eq!(outcome, Outcome::DoesNotHold);
+        assert!(
+            because.contains("faster than before (640 KiB per step after 64.0 KiB, 80.0 KiB is allowed)"),
+            "{because}"
+        );
+        // A second leak in the same function adds to the rate of the place.
+        let second = || vec![leak(7, 64 * KIB, None), leak(8, 64 * KIB, None)];
+        assert_eq!(compared(known(), second(), Spread::default()).0, Outcome::DoesNotHold);
+        assert_eq!(compared(second(), second(), Spread::default()).0, Outcome::Holds);
+        assert_eq!(compared(second(), known(), Spread::default()).0, Outcome::Holds, "it grows more slowly");
+        // One block a step is rounding, and repeated runs widen what is allowed.
+        assert_eq!(compared(vec![leak(7, 512, None)], vec![leak(7, 1024, None)], Spread::default()).0, Outcome::Holds);
+        let runs = [64, 192].map(|kib| Profile::new(&report(vec![leak(7, kib * KIB, None)]), None));
+        let spread = Baseline::new(&runs).unwrap().spread;
+        assert_eq!(compared(known(), vec![leak(7, 200 * KIB, None)], spread).0, Outcome::Holds);
+    }
+
+    #[test]
+    fn a_leak_of_another_object_is_new_if_both_names_are_known() {
+        let judged = |before, after| {
+            compared(vec![leak(7, 64 * KIB, before)], vec![leak(7, 64 * KIB, after)], Spread::default())
+        };
+        let (outcome, because) = judged(Some("history"), Some("second"));
+        assert_eq!(outcome, Outcome::DoesNotHold);
+        assert!(because.contains("another object holds it (list second; before: list history)"), "{because}");
+        for (before, after) in [(Some("history"), Some("history")), (None, Some("second")), (Some("history"), None)] {
+            assert_eq!(judged(before, after).0, Outcome::Holds, "{before:?} {after:?}");
+        }
+    }
+
+    #[test]
+    fn a_suspected_leak_is_known_to_its_own_baseline() {
+        let one = |bytes| vec![suspected(leak(7, bytes, None))];
+        assert_eq!(compared(one(64 * KIB), one(64 * KIB), Spread::default()).0, Outcome::Holds);
+        assert_eq!(compared(Vec::new(), one(64 * KIB), Spread::default()).0, Outcome::Inconclusive);
+        let (outcome, because) = compared(one(64 * KIB), one(640 * KIB), Spread::default());
+        assert_eq!(outcome, Outcome::Inconclusive);
+        assert!(because.starts_with("suspected and new, because it grows faster"), "{because}");
+        let saved = Profile::new(&report(one(64 * KIB)), None);
+        assert_eq!(serde_json::to_value(&saved.findings[0]).unwrap()["suspected"], true);
+    }
+
+    #[test]
+    fn a_file_of_an_older_memctl_is_read_and_knows_leaks_by_their_place() {
+        let known = KnownFinding::from(&leak(7, 64 * KIB, None));
+        let mut old = serde_json::to_value(&known).unwrap();
+        let fields = old.as_object_mut().unwrap();
+        fields.retain(|name, _| ["kind", "site", "subject", "title"].contains(&&**name));
+        let old: KnownFinding = serde_json::from_value(old).unwrap();
+        assert!(old.hurts() && !old.suspected && old.is_same(&known));
+        let profile = Profile { findings: vec![old], ..Profile::default() };
+        let other = Against { name: "memory.json".into(), profile, spread: Spread::default() };
+        let later = report(vec![leak(9, 640 * KIB, None)]);
+        let checked = against::findings(&later, &other, &Terms::default(), FindingKind::is_leak);
+        assert_eq!(checked.verdict, Outcome::Holds);
+    }
+}
