@@ -1,5 +1,5 @@
 //! Streams the stored data of a job, rank by rank, so that a reader can rebuild the recording: session, stacks, the
-//! state before the first event, chunks, marks.
+//! state before the first event, chunks, marks, and on request samples.
 //!
 //! Guarantees: only a few chunks are in memory, regardless of the job's size. The export waits for the reader.
 
@@ -56,14 +56,23 @@ impl From<Gone> for Ended {
     }
 }
 
+/// What is sent beside stacks, keyframes and marks.
+#[derive(Clone, Copy)]
+struct Extent {
+    events: bool,
+    samples: bool,
+}
+
 /// Answers an export request.
 pub(super) async fn export(store: Arc<dyn Store>, request: v1::ExportRequest) -> Result<Parts, ReadError> {
-    let selection = request.selection.unwrap_or_default();
+    let v1::ExportRequest { selection, without_events, with_samples } = request;
+    let selection = selection.unwrap_or_default();
+    let extent = Extent { events: !without_events, samples: with_samples };
     let found = find(&*store, &selection).await?;
     let chosen = chosen(&selection)?;
     let (out, parts) = mpsc::channel(PARTS);
     tokio::spawn(async move {
-        if let Err(Ended::Failed(error)) = send(&*store, &found, chosen, request.without_events, &out).await {
+        if let Err(Ended::Failed(error)) = send(&*store, &found, chosen, extent, &out).await {
             // The reader gets the error as the end of the stream. If the reader has disconnected, the error is not
             // needed.
             let _ = out.send(Err(error.into())).await;
@@ -72,13 +81,7 @@ pub(super) async fn export(store: Arc<dyn Store>, request: v1::ExportRequest) ->
     Ok(parts)
 }
 
-async fn send(
-    store: &dyn Store,
-    found: &Found,
-    chosen: Selection,
-    without_events: bool,
-    out: &Out,
-) -> Result<(), Ended> {
+async fn send(store: &dyn Store, found: &Found, chosen: Selection, extent: Extent, out: &Out) -> Result<(), Ended> {
     let epoch_ends = store.epoch_ends(found.job.key).await?;
     let latest = latest(store, found).await?;
     for session in &found.sessions {
@@ -110,7 +113,10 @@ async fn send(
             );
             say(out, Body::Keyframe((&keyframe).into())).await?;
             marks(store, session, chosen, out).await?;
-            if !without_events {
+            if extent.samples {
+                samples(store, (session, device), chosen, out).await?;
+            }
+            if extent.events {
                 let seqs: Vec<u64> = chunks.iter().map(|chunk| chunk.seq).collect();
                 for group in seqs.chunks(PAYLOADS) {
                     let payloads = store.payloads(session.key, group).await?;
@@ -136,6 +142,26 @@ async fn marks(store: &dyn Store, session: &SessionRow, chosen: Selection, out: 
                 marks.retain(|mark| (first..=last).contains(&mark.time_ns));
             }
             say(out, Body::Marks(to_wire(&marks, session.info.resolution_ns))).await?;
+        }
+    }
+    Ok(())
+}
+
+async fn samples(
+    store: &dyn Store,
+    (session, device): (&SessionRow, u8),
+    chosen: Selection,
+    out: &Out,
+) -> Result<(), Ended> {
+    let by_time = Selection { epochs: None, ..chosen };
+    for row in store.items(session.key, ItemKind::Samples, None, by_time).await? {
+        if let Content::Samples(mut samples) = open(session.key, &row)? {
+            let (first, last) = chosen.times_ns.unwrap_or((0, u64::MAX));
+            samples.retain(|sample| sample.device.0 == device && (first..=last).contains(&sample.time_ns));
+            if !samples.is_empty() {
+                let batch = v1::SampleBatch { samples: samples.iter().map(Into::into).collect() };
+                say(out, Body::Samples(batch)).await?;
+            }
         }
     }
     Ok(())
