@@ -2,8 +2,8 @@
 
     readers.py MEMCTL
 
-Go's pprof, Perfetto's published messages, Arrow and DuckDB read recordings that are bundled with memctl. The examples of
-docs/integrations.md run as they stand there. Exits with 1 and the reason if something differs.
+Go's pprof, Perfetto's published messages, Arrow and DuckDB read recordings that are bundled with memctl. The examples
+of docs/integrations.md run as they stand there. Exits with 1 and the reason if something differs.
 """
 
 from __future__ import annotations
@@ -13,12 +13,14 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 
 import duckdb
+import duckdb_extension_ducklake
 import pyarrow.parquet
 from google.protobuf import unknown_fields
 from google.protobuf.message import Message
@@ -168,6 +170,12 @@ def examples(store: Store) -> None:
     blocks = re.findall(r"```(bash|python)\n(.*?)```", section, re.S)
     assert len(blocks) >= 3, section
     store.run(store.memctl, "import", "-q", "--job", "val-leak", RECORDINGS / JOBS[-1])
+    # `INSTALL ducklake` finds the extension of the wheel where it would put the one that it downloads.
+    (extension,) = (pathlib.Path(duckdb_extension_ducklake.__file__).parent / "extensions").glob("*/*.duckdb_extension")
+    ((platform,),) = duckdb.sql("PRAGMA platform").fetchall()
+    installed = store.folder / ".duckdb" / "extensions" / f"v{duckdb.__version__}" / platform
+    installed.mkdir(parents=True)
+    shutil.copy(extension, installed)
     for language, text in blocks:
         shown = store.run("bash", "-euc", text) if language == "bash" else store.run(sys.executable, "-c", text)
         assert shown.strip() or "-f " in text, text

@@ -211,6 +211,46 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn samples_of_the_device_are_sent_on_request() {
+        use memctl_model::{DeviceIndex, Sample};
+        use memctl_proto::item::Packed;
+
+        let store = recorded().await;
+        let session = find(&*store, &v1::Selection { job: "job".into(), ..Default::default() }).await;
+        let session = session.unwrap().sessions[0].key;
+        let sample = |device, time_ns| Sample { device: DeviceIndex(device), time_ns, ..Sample::default() };
+        let Packed { kind, payload, unpacked_bytes } = Packed::samples(&[sample(0, 5), sample(1, 6), sample(0, 70)]);
+        let index = ItemIndex { first_ns: 5, last_ns: 70, ..ItemIndex::default() };
+        let append = Append {
+            session,
+            items: vec![NewItem { seq: CHUNKS + 1, kind, payload, unpacked_bytes, index, levels: None }],
+            gaps: Vec::new(),
+            durable_seq: CHUNKS + 1,
+            duplicates: 0,
+            heard_ns: 2,
+            devices: Vec::new(),
+            epoch_ends: Vec::new(),
+            end: None,
+            dropped: Dropped::default(),
+        };
+        store.append(vec![append]).await.unwrap();
+        let times = async |with_samples| {
+            let selection = v1::Selection { job: "job".into(), until_ns: Some(60), ..v1::Selection::default() };
+            let request = v1::ExportRequest { selection: Some(selection), without_events: true, with_samples };
+            let mut parts = export(store.clone(), request).await.unwrap();
+            let mut times = Vec::new();
+            while let Some(part) = parts.recv().await {
+                if let Some(Body::Samples(batch)) = part.unwrap().body {
+                    times.extend(batch.samples.iter().map(|sample| (sample.device, sample.time_ns)));
+                }
+            }
+            times
+        };
+        assert_eq!(times(true).await, [(0, 5)]);
+        assert_eq!(times(false).await, []);
+    }
+
+    #[tokio::test]
     async fn what_retention_removes_meanwhile_is_an_error_and_not_left_out() {
         let store = recorded().await;
         let selection = Some(v1::Selection { job: "job".into(), ..v1::Selection::default() });

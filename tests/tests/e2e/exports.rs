@@ -271,8 +271,9 @@ struct Process {
     name: Option<String>,
 }
 
+/// An event of a track.
 #[derive(Clone, PartialEq, Message)]
-struct TrackEvent {
+pub struct TrackEvent {
     #[prost(int32, optional, tag = "9")]
     kind: Option<i32>,
     #[prost(uint64, optional, tag = "11")]
@@ -280,13 +281,14 @@ struct TrackEvent {
     #[prost(string, optional, tag = "23")]
     name: Option<String>,
     #[prost(int64, optional, tag = "30")]
-    value: Option<i64>,
+    pub value: Option<i64>,
 }
 
 /// The events of each track, in their order: by process, then by track.
-type Tracks = BTreeMap<(String, String), Vec<(u64, TrackEvent)>>;
+pub type Tracks = BTreeMap<(String, String), Vec<(u64, TrackEvent)>>;
 
-fn tracks(bytes: &[u8]) -> Tracks {
+/// Reads a trace.
+pub fn tracks(bytes: &[u8]) -> Tracks {
     let trace = Trace::decode(bytes).expect("a trace");
     let mut names: BTreeMap<u64, (String, String)> = BTreeMap::new();
     let mut tracks = Tracks::new();
@@ -304,7 +306,7 @@ fn tracks(bytes: &[u8]) -> Tracks {
 }
 
 /// The slices of a track as name, begin and end, after checking that they nest.
-fn slices(events: &[(u64, TrackEvent)]) -> Vec<(String, u64, u64)> {
+pub fn slices(events: &[(u64, TrackEvent)]) -> Vec<(String, u64, u64)> {
     let (mut open, mut slices) = (Vec::new(), Vec::new());
     assert!(events.is_sorted_by_key(|(at, _)| *at));
     for (at, event) in events {
@@ -328,9 +330,9 @@ fn counters_of_a_trace_are_the_stored_levels_and_slices_are_the_marks() {
         let tracks = tracks(&recorded.export("perfetto", &[]));
         let (report, timeline) = (recorded.json("query", &[]), recorded.json("timeline", &[]));
         for (rank, course) in ranks(&report).iter().zip(ranks(&timeline)) {
-            let process = tracks.keys().map(|(process, _)| process);
+            let mut processes = tracks.keys().map(|(process, _)| process);
             let wanted = format!("rank {}", rank["rank"]);
-            let process = process.filter(|process| process.starts_with(&wanted)).next().expect("a process");
+            let process = processes.find(|process| process.starts_with(&wanted)).expect("a process");
             let events = |track: &str| tracks.get(&(process.clone(), track.to_owned()));
             for (track, peak, at_epoch, at_end) in [
                 ("allocated", "peak_allocated_bytes", "allocated_bytes", "allocated_bytes"),

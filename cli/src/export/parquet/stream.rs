@@ -221,3 +221,81 @@ impl<W: Write + Send> Sink for Stream<W> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use memctl_model::{DeviceIndex, Frame, Keyframe, KeyframeReason, PoolId};
+    use memctl_proto::chunk::{ChunkMeta, Encoder};
+    use memctl_proto::convert::StackSender;
+    use parquet::file::reader::{FileReader, SerializedFileReader};
+
+    use super::*;
+
+    /// Events of a chunk: blocks of a thousand stacks that are allocated and freed.
+    const CHUNK: u64 = 65_536;
+
+    /// The memory of this process at its highest, in bytes.
+    fn highest() -> u64 {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        let line = status.lines().find(|line| line.starts_with("VmHWM:")).expect("a peak");
+        line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() << 10
+    }
+
+    fn chunk(first: u64) -> Body {
+        let mut encoder = Encoder::new(1).unwrap();
+        for number in first..first + CHUNK {
+            let action = [Action::Alloc, Action::FreeRequested, Action::FreeCompleted][(number % 3) as usize];
+            let block = number / 3;
+            let event = Event {
+                time_ns: number + 1,
+                addr: 512 * (block % 4096) + (1 << 40),
+                size: 100 + block % 300,
+                stack: StackId(if action == Action::Alloc { (block % 1000 + 1) as u32 } else { 0 }),
+                pool: PoolId::DEFAULT,
+                action,
+                stream: 0,
+            };
+            encoder.push(&event).unwrap();
+        }
+        Body::Chunk(encoder.finish(&ChunkMeta { first_event: first, ..Default::default() }).unwrap().into())
+    }
+
+    /// `MEMCTL_EXPORTED=100000000` writes as many events.
+    #[test]
+    fn memory_is_bounded_whatever_the_number_of_events() {
+        let wanted: u64 = std::env::var("MEMCTL_EXPORTED").map_or(500_000, |text| text.parse().unwrap());
+        let files = [tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap()];
+        let [counters, events] = [&files[0], &files[1]].map(|file| file.try_clone().unwrap());
+        let (counters, events) = (Table::new(counters, &COUNTERS).unwrap(), Table::new(events, &EVENTS).unwrap());
+        let windows = Windows::new(&v1::Selection::default());
+        let mut stream = Stream::new("job", windows, counters, Some(events)).unwrap();
+        let mut dictionary = StackSender::default();
+        for line in 1..=1000 {
+            dictionary.add(&[Frame { function: "step".into(), file: "/work/train.py".into(), line }]);
+        }
+        let session = v1::SessionInfo { id: vec![1; 16], ..v1::SessionInfo::default() };
+        let start = v1::RankStart { session: Some(session), ..v1::RankStart::default() };
+        stream.part(Body::Start(start)).unwrap();
+        stream.part(Body::Stacks(dictionary.take().unwrap())).unwrap();
+        let keyframe = Keyframe {
+            device: DeviceIndex(0),
+            at_event: 0,
+            time_ns: 0,
+            reason: KeyframeReason::Start,
+            segments: Vec::new(),
+            loose: Vec::new(),
+        };
+        stream.part(Body::Keyframe((&keyframe).into())).unwrap();
+        let chunks = wanted.div_ceil(CHUNK);
+        for number in 0..chunks {
+            stream.part(chunk(number * CHUNK)).unwrap();
+        }
+        stream.finish().unwrap();
+        let [counters, events] = files.map(|file| SerializedFileReader::new(file).unwrap());
+        let rows = |reader: &SerializedFileReader<_>| reader.metadata().file_metadata().num_rows() as u64;
+        assert_eq!(rows(&events), chunks * CHUNK);
+        assert!(rows(&counters) > 100_000 && rows(&counters) <= 250_000, "{} levels", rows(&counters));
+        assert!(highest() < 500_000_000, "{} bytes", highest());
+        eprintln!("{} events, at most {} bytes of memory", chunks * CHUNK, highest());
+    }
+}
