@@ -421,7 +421,7 @@ pub enum ExportFormat {
     Perfetto,
     /// One line per event.
     Csv,
-    /// A folder of tables: sites, epochs, findings and counters, for DuckDB, pandas and Spark.
+    /// A new folder (-f DIR) of tables: sites, epochs, findings and counters, for DuckDB, pandas and Spark.
     #[cfg(feature = "parquet")]
     Parquet,
 }

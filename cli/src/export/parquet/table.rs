@@ -240,7 +240,7 @@ mod tests {
             ("address", Holds::Address, Null::Never),
         ];
         let rows = ROWS + 3;
-        let text = |at: usize| (at % 3 != 0).then(|| format!("{}", at % 100));
+        let text = |at: usize| (!at.is_multiple_of(3)).then(|| format!("{}", at % 100));
         let file = tempfile::tempfile().unwrap();
         let mut table = Table::new(file.try_clone().unwrap(), &columns).unwrap();
         for at in 0..rows {

@@ -98,6 +98,7 @@ impl<W: Write> Perfetto<W> {
         let session = session.ok_or(ExportError::Order("a rank without its session"))?;
         let settings = session.settings.map(AllocatorSettings::try_from).transpose()?.unwrap_or_default();
         let window = self.windows.of(rank);
+        self.trace.begin(session.started_ns)?;
         let is_new = self.processes.last().is_none_or(|last| last.session != session.id);
         if is_new {
             let mut name = name_of(&process, rank);
@@ -320,19 +321,19 @@ impl<W: Write> Trace<W> {
     }
 
     fn track(&mut self, of: TrackDescriptor) -> Result<u64, ExportError> {
-        if !self.is_begun {
-            self.is_begun = true;
-            self.begin()?;
-        }
         self.tracks += 1;
         let track_descriptor = Some(TrackDescriptor { uuid: Some(self.tracks), ..of });
         self.packet(TracePacket { track_descriptor, ..TracePacket::default() })?;
         Ok(self.tracks)
     }
 
-    /// Says that the trace's clock is the wall clock, so a viewer can show the date.
-    fn begin(&mut self) -> Result<(), ExportError> {
-        let clock = |id| Clock { clock_id: Some(id), timestamp: Some(1) };
+    /// States once that the trace's clock is the wall clock, so a viewer can show the date. The time is one of the
+    /// recording: a viewer would show the years between another time and the recording.
+    fn begin(&mut self, time_ns: u64) -> Result<(), ExportError> {
+        if std::mem::replace(&mut self.is_begun, true) {
+            return Ok(());
+        }
+        let clock = |id| Clock { clock_id: Some(id), timestamp: Some(time_ns) };
         let clocks = vec![clock(CLOCK_BOOTTIME), clock(CLOCK_REALTIME)];
         self.packet(TracePacket {
             clock_snapshot: Some(ClockSnapshot { clocks }),
