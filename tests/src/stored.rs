@@ -43,7 +43,7 @@ pub struct Stored {
 /// When it cannot be read.
 pub async fn events(channel: Channel, name: &str) -> Vec<Stored> {
     let mut client = QueryClient::new(channel).max_decoding_message_size(64 << 20);
-    let request = ExportRequest { selection: job(name), without_events: false };
+    let request = ExportRequest { selection: job(name), ..Default::default() };
     let mut parts = client.export(request).await.expect("an export").into_inner();
     let mut decoder = Decoder::new().expect("a decoder");
     let (mut stored, mut events): (Vec<Stored>, Vec<Event>) = (Vec::new(), Vec::new());
@@ -59,7 +59,7 @@ pub async fn events(channel: Channel, name: &str) -> Vec<Stored> {
                 last.events.extend_from_slice(&events);
                 last.chunks.push((header.first_event, u64::from(header.events)));
             }
-            Body::Stacks(_) | Body::Keyframe(_) | Body::Marks(_) => {}
+            Body::Stacks(_) | Body::Keyframe(_) | Body::Marks(_) | Body::Samples(_) => {}
         }
     }
     stored

@@ -189,6 +189,7 @@ impl Fitting {
             Body::Stacks(batch) => self.dictionary.add(&batch)?,
             // Marks precede the events and are in the order of their times.
             Body::Marks(batch) => self.marks.extend(convert::marks::from_wire(&batch)?),
+            Body::Samples(_) => {}
             Body::Chunk(chunk) => {
                 self.decoder.decode(&chunk, &mut self.events)?;
                 self.replay();

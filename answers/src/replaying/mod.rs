@@ -394,6 +394,7 @@ impl Replaying {
                     device.marks(&batch)?;
                 }
             }
+            Body::Samples(_) => {}
             Body::Chunk(_) if self.is_too_long => {}
             Body::Chunk(chunk) => {
                 self.decoder.decode(&chunk, &mut self.events)?;

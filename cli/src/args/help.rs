@@ -91,7 +91,7 @@ const EXAMPLES: [(&str, [&str; 2]); 34] = [
     (
         "export",
         [
-            "memctl export gpt2 --format csv -f events.csv",
+            "memctl export gpt2 --format pprof -f live.pb.gz",
             "memctl export gpt2 --format memory-viz -f rank{rank}.pickle",
         ],
     ),

@@ -414,8 +414,16 @@ pub enum ExportFormat {
     MemoryViz,
     /// Live memory at the end of the selected part, as folded stacks for flame graphs.
     Folded,
+    /// The same with blocks, ranks, classes and epochs, as a profile for `go tool pprof FILE` or speedscope.
+    Pprof,
+    /// A trace of levels, epochs, steps, phases and findings, for ui.perfetto.dev. It has at most 250,000 points of each
+    /// device: of more changes, groups keep their lowest and highest levels.
+    Perfetto,
     /// One line per event.
     Csv,
+    /// A new folder (-f DIR) of tables: sites, epochs, findings and counters, for DuckDB, pandas and Spark.
+    #[cfg(feature = "parquet")]
+    Parquet,
 }
 
 /// `memctl export`.
@@ -427,7 +435,12 @@ pub struct Export {
     /// The format.
     #[arg(long, value_enum)]
     pub format: ExportFormat,
-    /// Write to this file. `{rank}` in its name is replaced by the rank, so each rank gets a file [default: standard output].
+    /// Write to this file. With `memory-viz`, `{rank}` in its name is replaced by the rank, so each rank gets a file
+    /// [default: standard output].
     #[arg(short, long, value_name = "FILE")]
     pub file: Option<PathBuf>,
+    /// With `parquet`: also write all events, into `events.parquet`.
+    #[cfg(feature = "parquet")]
+    #[arg(long)]
+    pub events: bool,
 }

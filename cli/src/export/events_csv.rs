@@ -114,7 +114,7 @@ impl<W: Write> Sink for EventsCsv<W> {
                 self.events = events;
                 written
             }
-            Body::Keyframe(_) | Body::Marks(_) => Ok(()),
+            Body::Keyframe(_) | Body::Marks(_) | Body::Samples(_) => Ok(()),
         }
     }
 

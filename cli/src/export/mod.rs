@@ -4,7 +4,12 @@
 //! contradictory parts end the export with an error.
 
 pub mod events_csv;
+pub mod levels;
 pub mod memory_viz;
+#[cfg(feature = "parquet")]
+pub mod parquet;
+pub mod perfetto;
+pub mod pprof;
 pub mod window;
 
 use memctl_proto::v1;
@@ -41,6 +46,11 @@ impl From<WriteError> for ExportError {
 
 /// Takes an export's parts in their order.
 pub trait Sink {
+    /// Whether it needs the measurements from outside the allocator.
+    fn wants_samples(&self) -> bool {
+        false
+    }
+
     /// Takes the next part.
     ///
     /// # Errors

@@ -1,5 +1,5 @@
 //! Streams the stored data of a job, rank by rank, so that a reader can rebuild the recording: session, stacks, the
-//! state before the first event, chunks, marks.
+//! state before the first event, chunks, marks, and on request samples.
 //!
 //! Guarantees: only a few chunks are in memory, regardless of the job's size. The export waits for the reader.
 
@@ -56,14 +56,23 @@ impl From<Gone> for Ended {
     }
 }
 
+/// What is sent beside stacks, keyframes and marks.
+#[derive(Clone, Copy)]
+struct Extent {
+    events: bool,
+    samples: bool,
+}
+
 /// Answers an export request.
 pub(super) async fn export(store: Arc<dyn Store>, request: v1::ExportRequest) -> Result<Parts, ReadError> {
-    let selection = request.selection.unwrap_or_default();
+    let v1::ExportRequest { selection, without_events, with_samples } = request;
+    let selection = selection.unwrap_or_default();
+    let extent = Extent { events: !without_events, samples: with_samples };
     let found = find(&*store, &selection).await?;
     let chosen = chosen(&selection)?;
     let (out, parts) = mpsc::channel(PARTS);
     tokio::spawn(async move {
-        if let Err(Ended::Failed(error)) = send(&*store, &found, chosen, request.without_events, &out).await {
+        if let Err(Ended::Failed(error)) = send(&*store, &found, chosen, extent, &out).await {
             // The reader gets the error as the end of the stream. If the reader has disconnected, the error is not
             // needed.
             let _ = out.send(Err(error.into())).await;
@@ -72,13 +81,7 @@ pub(super) async fn export(store: Arc<dyn Store>, request: v1::ExportRequest) ->
     Ok(parts)
 }
 
-async fn send(
-    store: &dyn Store,
-    found: &Found,
-    chosen: Selection,
-    without_events: bool,
-    out: &Out,
-) -> Result<(), Ended> {
+async fn send(store: &dyn Store, found: &Found, chosen: Selection, extent: Extent, out: &Out) -> Result<(), Ended> {
     let epoch_ends = store.epoch_ends(found.job.key).await?;
     let latest = latest(store, found).await?;
     for session in &found.sessions {
@@ -110,7 +113,10 @@ async fn send(
             );
             say(out, Body::Keyframe((&keyframe).into())).await?;
             marks(store, session, chosen, out).await?;
-            if !without_events {
+            if extent.samples {
+                samples(store, (session, device), chosen, out).await?;
+            }
+            if extent.events {
                 let seqs: Vec<u64> = chunks.iter().map(|chunk| chunk.seq).collect();
                 for group in seqs.chunks(PAYLOADS) {
                     let payloads = store.payloads(session.key, group).await?;
@@ -136,6 +142,26 @@ async fn marks(store: &dyn Store, session: &SessionRow, chosen: Selection, out: 
                 marks.retain(|mark| (first..=last).contains(&mark.time_ns));
             }
             say(out, Body::Marks(to_wire(&marks, session.info.resolution_ns))).await?;
+        }
+    }
+    Ok(())
+}
+
+async fn samples(
+    store: &dyn Store,
+    (session, device): (&SessionRow, u8),
+    chosen: Selection,
+    out: &Out,
+) -> Result<(), Ended> {
+    let by_time = Selection { epochs: None, ..chosen };
+    for row in store.items(session.key, ItemKind::Samples, None, by_time).await? {
+        if let Content::Samples(mut samples) = open(session.key, &row)? {
+            let (first, last) = chosen.times_ns.unwrap_or((0, u64::MAX));
+            samples.retain(|sample| sample.device.0 == device && (first..=last).contains(&sample.time_ns));
+            if !samples.is_empty() {
+                let batch = v1::SampleBatch { samples: samples.iter().map(Into::into).collect() };
+                say(out, Body::Samples(batch)).await?;
+            }
         }
     }
     Ok(())
@@ -182,6 +208,46 @@ mod tests {
         };
         store.append(vec![append]).await.unwrap();
         store
+    }
+
+    #[tokio::test]
+    async fn samples_of_the_device_are_sent_on_request() {
+        use memctl_model::{DeviceIndex, Sample};
+        use memctl_proto::item::Packed;
+
+        let store = recorded().await;
+        let session = find(&*store, &v1::Selection { job: "job".into(), ..Default::default() }).await;
+        let session = session.unwrap().sessions[0].key;
+        let sample = |device, time_ns| Sample { device: DeviceIndex(device), time_ns, ..Sample::default() };
+        let Packed { kind, payload, unpacked_bytes } = Packed::samples(&[sample(0, 5), sample(1, 6), sample(0, 70)]);
+        let index = ItemIndex { first_ns: 5, last_ns: 70, ..ItemIndex::default() };
+        let append = Append {
+            session,
+            items: vec![NewItem { seq: CHUNKS + 1, kind, payload, unpacked_bytes, index, levels: None }],
+            gaps: Vec::new(),
+            durable_seq: CHUNKS + 1,
+            duplicates: 0,
+            heard_ns: 2,
+            devices: Vec::new(),
+            epoch_ends: Vec::new(),
+            end: None,
+            dropped: Dropped::default(),
+        };
+        store.append(vec![append]).await.unwrap();
+        let times = async |with_samples| {
+            let selection = v1::Selection { job: "job".into(), until_ns: Some(60), ..v1::Selection::default() };
+            let request = v1::ExportRequest { selection: Some(selection), without_events: true, with_samples };
+            let mut parts = export(store.clone(), request).await.unwrap();
+            let mut times = Vec::new();
+            while let Some(part) = parts.recv().await {
+                if let Some(Body::Samples(batch)) = part.unwrap().body {
+                    times.extend(batch.samples.iter().map(|sample| (sample.device, sample.time_ns)));
+                }
+            }
+            times
+        };
+        assert_eq!(times(true).await, [(0, 5)]);
+        assert_eq!(times(false).await, []);
     }
 
     #[tokio::test]

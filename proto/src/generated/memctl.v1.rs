@@ -1577,11 +1577,14 @@ pub struct ExportRequest {
     /// Leave out the events: keyframes, stacks and marks only.
     #[prost(bool, tag = "2")]
     pub without_events: bool,
+    /// Add the measurements from outside the allocator, between the marks and the events.
+    #[prost(bool, tag = "3")]
+    pub with_samples: bool,
 }
 /// Per rank: a `start`, then the parts of that rank in order.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ExportPart {
-    #[prost(oneof = "export_part::Body", tags = "1, 2, 3, 4, 5")]
+    #[prost(oneof = "export_part::Body", tags = "1, 2, 3, 4, 5, 6")]
     pub body: ::core::option::Option<export_part::Body>,
 }
 /// Nested message and enum types in `ExportPart`.
@@ -1600,6 +1603,9 @@ pub mod export_part {
         Chunk(::prost::bytes::Bytes),
         #[prost(message, tag = "5")]
         Marks(super::MarkBatch),
+        /// Of this device.
+        #[prost(message, tag = "6")]
+        Samples(super::SampleBatch),
     }
 }
 #[derive(Clone, PartialEq, ::prost::Message)]

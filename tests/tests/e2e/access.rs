@@ -120,7 +120,7 @@ fn request(path: &str, silence: &str, token: &str) -> Vec<u8> {
         "GetReport" => v1::ReportRequest { selection: selection() }.encode_to_vec(),
         "GetTimeline" => v1::TimelineRequest { selection: selection(), points: 0 }.encode_to_vec(),
         "GetSites" => v1::SitesRequest { selection: selection(), moment: None }.encode_to_vec(),
-        "Export" => v1::ExportRequest { selection: selection(), without_events: false }.encode_to_vec(),
+        "Export" => v1::ExportRequest { selection: selection(), ..Default::default() }.encode_to_vec(),
         "GetFragmentation" => v1::FragmentationRequest { selection: selection(), ..Default::default() }.encode_to_vec(),
         "GetOom" => v1::OomRequest { selection: selection(), ..Default::default() }.encode_to_vec(),
         "GetDiagnosis" => {

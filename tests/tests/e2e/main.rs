@@ -14,6 +14,7 @@ mod cuda_trainer;
 mod diff;
 mod explain;
 mod explain_live;
+mod exports;
 mod faults;
 mod fit;
 mod fuzz;

@@ -185,7 +185,7 @@ async fn passed<T: Send + 'static>(
     selection: &v1::Selection,
     pass: impl FnOnce(&mut dyn Iterator<Item = Result<Body, ReadError>>) -> Result<T, ReadError> + Send + 'static,
 ) -> Result<T, ReadError> {
-    let request = v1::ExportRequest { selection: Some(selection.clone()), without_events: false };
+    let request = v1::ExportRequest { selection: Some(selection.clone()), ..Default::default() };
     let mut parts = export::export(store.clone(), request).await?;
     working(move |wanted| {
         let parts = std::iter::from_fn(move || parts.blocking_recv());

@@ -9,6 +9,7 @@ mod explain;
 mod findings;
 mod fixture;
 mod memory_viz;
+mod trace;
 
 use std::fmt;
 
