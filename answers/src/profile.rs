@@ -267,7 +267,14 @@ impl Profile {
             ranks: report.ranks.iter().map(RankProfile::from).collect(),
             growth: growth.collect(),
             findings: findings.collect(),
-            judged: report.scope.judged.kinds.iter().map(|kind| kind.kind.clone()).filter(is_repeatable).collect(),
+            judged: report
+                .scope
+                .judged
+                .kinds
+                .iter()
+                .map(|kind| kind.kind.clone())
+                .filter(|kind| is_repeatable(kind))
+                .collect(),
             settings: settings(report, peak.as_ref()),
             peak,
         }
@@ -286,7 +293,7 @@ impl Profile {
 }
 
 /// Whether a kind is judged in each of two equal runs. What is measured from time to time may be missing in a short run.
-fn is_repeatable(kind: &String) -> bool {
+fn is_repeatable(kind: &str) -> bool {
     let is_measured = |kind| matches!(kind, FindingKind::ForeignProcess | FindingKind::NearOom);
     !FindingKind::of_name(kind).is_some_and(|kind| is_measured(kind) || kind.growth() == Some(Growth::Beside))
 }

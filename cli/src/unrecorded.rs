@@ -104,6 +104,10 @@ impl Place {
     }
 
     fn keep(&self, job: &str, at_ns: u64) -> std::io::Result<()> {
+        // Without a data folder there is no older run. (With MEMCTL_DISABLED, no folder is made.)
+        if !self.folder.ancestors().nth(2).is_some_and(Path::is_dir) {
+            return Ok(());
+        }
         private_files::make(&self.folder)?;
         let content = serde_json::to_vec(&Unrecorded { job: job.to_owned(), at_ns })?;
         let file = self.file(job);

@@ -84,7 +84,7 @@ fn compared(report: &Report, peak: Peak, other: &Against, terms: &Terms, limit: 
 /// are compared by kind, place, rate and holder.
 pub(super) fn findings(report: &Report, other: &Against, terms: &Terms, counts: fn(FindingKind) -> bool) -> Checked {
     let concerned = concerning(report, terms, counts);
-    let beside = Beside::new(report, &concerned, other);
+    let beside = Beside::new(report, &concerned, &other.profile, &other.spread);
     let news = concerned.iter().filter_map(|finding| Some((*finding, beside.news(finding)?)));
     let (new, open): (Vec<_>, Vec<_>) = news.partition(|(finding, _)| is_evidence(finding));
     match new.first() {

@@ -6,10 +6,10 @@
 use memctl_analysis::proof_limits;
 use memctl_model::HumanBytes;
 
-use super::against::Against;
+use crate::baseline::Spread;
 use crate::conditions::Per;
 use crate::finding::Finding;
-use crate::profile::{KnownFinding, KnownHolder};
+use crate::profile::{KnownFinding, KnownHolder, Profile};
 use crate::report::Report;
 
 /// Why a finding is new.
@@ -45,16 +45,18 @@ impl New {
 /// The findings of a job beside those of another one.
 pub(super) struct Beside<'a> {
     here: Vec<KnownFinding>,
-    other: &'a Against,
+    other: &'a Profile,
+    spread: &'a Spread,
     steps_per_epoch: u64,
 }
 
 impl<'a> Beside<'a> {
-    pub(super) fn new(report: &Report, findings: &[&Finding], other: &'a Against) -> Self {
+    pub(super) fn new(report: &Report, findings: &[&Finding], other: &'a Profile, spread: &'a Spread) -> Self {
         let steps = report.ranks.iter().filter_map(|rank| rank.steps.checked_div(rank.epochs)).max();
         Self {
             here: findings.iter().map(|finding| KnownFinding::from(*finding)).collect(),
             other,
+            spread,
             steps_per_epoch: steps.unwrap_or(0).max(1),
         }
     }
@@ -62,8 +64,7 @@ impl<'a> Beside<'a> {
     /// Why a finding is new; `None` if the other job has it.
     pub(super) fn news(&self, finding: &Finding) -> Option<New> {
         let finding = KnownFinding::from(finding);
-        let there: Vec<&KnownFinding> =
-            self.other.profile.findings.iter().filter(|known| known.is_same(&finding)).collect();
+        let there: Vec<&KnownFinding> = self.other.findings.iter().filter(|known| known.is_same(&finding)).collect();
         if there.is_empty() {
             return Some(New::Place);
         }
@@ -79,7 +80,7 @@ impl<'a> Beside<'a> {
         let (per, after, before) = [Per::Epoch, Per::Step, Per::Minute]
             .into_iter()
             .find_map(|per| Some((per, sum(here, per)?, sum(there, per).or_else(|| self.by_site(there, per))?)))?;
-        let spread = self.other.spread.rate(there.first()?, per);
+        let spread = self.spread.rate(there.first()?, per);
         let steps = if per == Per::Epoch { self.steps_per_epoch } else { 1 };
         let most = proof_limits::rate_limit(before, spread, steps);
         (after > most).then_some(New::Faster { per, before, after, most })
@@ -88,7 +89,7 @@ impl<'a> Beside<'a> {
     /// The rate of a place by the growth of its sites: an older memctl saved no rates of findings.
     fn by_site(&self, there: &[&KnownFinding], per: Per) -> Option<i64> {
         let place = there.first()?.place().filter(|_| per == Per::Epoch)?;
-        let growth = self.other.profile.growth.iter();
+        let growth = self.other.growth.iter();
         let rates =
             growth.filter(|growth| growth.place().as_ref() == Some(&place)).map(|growth| growth.bytes_per_epoch);
         rates.reduce(i64::saturating_add)
@@ -114,11 +115,11 @@ mod tests {
     use memctl_model::{FindingKind, JobState, Severity};
 
     use super::*;
+    use crate::assert::against::Against;
     use crate::assert::{Outcome, Terms, against};
-    use crate::baseline::{Baseline, Spread};
+    use crate::baseline::Baseline;
     use crate::finding::holders::{FindingHolders, GrowingHolder};
     use crate::holders::Holder;
-    use crate::profile::Profile;
     use crate::report::Rank;
     use crate::verdict::Verdict;
     use crate::{Completeness, Frame, Job};
