@@ -1,7 +1,7 @@
 //! What one line requested in the steps before one of its requests failed, and whether its input explains the failure.
 //!
 //! Guarantees: a step counts by its largest request, and the step that failed is not among the earlier ones. Without
-//! [`STEPS_MIN`] earlier steps nothing is said.
+//! eight earlier steps nothing is said.
 
 use crate::wording::bytes;
 
