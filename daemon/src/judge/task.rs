@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use super::holder_requests::Unasked;
-use super::{Judge, Range, figures};
+use super::{Judge, Judgement, Range, figures};
 use crate::alerts::{Alerts, JobFacts};
 use crate::clock::now_ns;
 use crate::job_data::job::Summary;
@@ -132,7 +132,7 @@ impl Looking {
         self.judge.summaries.put(found.job.key, figures);
         if let Some(judgement) = judgement {
             tracing::debug!(job = name, run, attempt, findings = judgement.findings.len(), "judged");
-            self.alerts.observe(&facts(&found, &summary), &judgement.findings, now_ns());
+            self.alerts.observe(&facts(&found, &summary, &judgement), &judgement.findings, now_ns());
             if let Some(unasked) = &self.unasked {
                 unasked.look(changed, &found, &judgement.findings);
             }
@@ -141,7 +141,7 @@ impl Looking {
     }
 }
 
-fn facts(found: &Found, summary: &Summary) -> JobFacts {
+fn facts(found: &Found, summary: &Summary, judgement: &Judgement) -> JobFacts {
     let imported = summary.source == Some(SourceKind::Import);
     // A recording may have ended long ago. For alerts, it ended when it was imported.
     let heard_ns = found.sessions.iter().map(|session| session.heard_ns).max();
@@ -157,5 +157,6 @@ fn facts(found: &Found, summary: &Summary) -> JobFacts {
         ended_ns: if imported { heard_ns } else { summary.ended_ns },
         epochs: found.devices.iter().map(|device| device.epochs as u32).max(),
         imported,
+        not_judged: judgement.kinds_not_judged(),
     }
 }

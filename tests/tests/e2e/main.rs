@@ -4,6 +4,8 @@ mod access;
 mod agent;
 mod alerts;
 mod alerts_of_imports;
+mod alerts_of_runs;
+mod alerts_of_tenants;
 mod bad_input;
 mod bad_place;
 mod bounds;
