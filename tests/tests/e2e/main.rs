@@ -1,6 +1,7 @@
 //! End to end with real binaries, sockets and databases, in one program. The name of each file states its subject.
 
 mod access;
+mod after_restart;
 mod agent;
 mod alerts;
 mod alerts_of_imports;
