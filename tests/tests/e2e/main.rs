@@ -18,6 +18,7 @@ mod diff;
 mod explain;
 mod explain_live;
 mod faults;
+mod first_token;
 mod fit;
 mod fuzz;
 mod golden;
