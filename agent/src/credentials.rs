@@ -14,6 +14,8 @@ use tonic::{Request, Status};
 
 /// The header with which a principal with access to all tenants selects one.
 const TENANT_HEADER: &str = "memctl-tenant";
+/// The beginning of every token.
+const TOKEN_BEGINS: &str = "memctl_";
 /// Maximum size of a token file. A longer file is not a token.
 const TOKEN_BYTES_MAX: u64 = 4_096;
 
@@ -68,8 +70,8 @@ impl Credentials {
     /// Checks that the token can be read and sent.
     ///
     /// # Errors
-    /// Its file cannot be read, or it has characters that are not valid in a token. The message names the file and the
-    /// setting that names the file.
+    /// Its file cannot be read, is empty or has no token, or the token has characters that are not valid in one. The
+    /// message names the file and the setting that names the file.
     pub fn readable(&self) -> Result<(), String> {
         self.bearer().map(|_| ())
     }
@@ -78,8 +80,8 @@ impl Credentials {
         let text = match &self.token {
             None => return Ok(None),
             Some(TokenSource::Text(text)) => text.clone(),
-            Some(TokenSource::File(path)) => read(path).map_err(|error| {
-                format!("the token file {}: {error}; --token-file or MEMCTL_TOKEN_FILE names it", path.display())
+            Some(TokenSource::File(path)) => token_of(path).map_err(|why| {
+                format!("the token file {}: {why}; --token-file or MEMCTL_TOKEN_FILE names it", path.display())
             })?,
         };
         let value = MetadataValue::try_from(format!("Bearer {}", text.trim()));
@@ -103,6 +105,19 @@ fn is_private(url: &str) -> bool {
 pub fn is_this_machine(host: &str) -> bool {
     let is_loopback = |address: std::net::IpAddr| address.to_canonical().is_loopback();
     host.eq_ignore_ascii_case("localhost") || host.trim_matches(['[', ']']).parse().is_ok_and(is_loopback)
+}
+
+/// The token in a file.
+fn token_of(path: &std::path::Path) -> Result<String, String> {
+    let text = read(path).map_err(|error| error.to_string())?;
+    let token = text.trim();
+    if token.is_empty() {
+        return Err("it is empty".to_owned());
+    }
+    if !token.starts_with(TOKEN_BEGINS) || token.contains(char::is_whitespace) {
+        return Err(format!("it does not contain a token alone; a token looks like {TOKEN_BEGINS}…_…"));
+    }
+    Ok(token.to_owned())
 }
 
 fn read(path: &std::path::Path) -> std::io::Result<String> {
@@ -158,11 +173,17 @@ mod tests {
         let path = folder.path().join("token");
         let credentials = Credentials { token: Some(TokenSource::File(path.clone())), tenant: None };
         assert!(shown(credentials.clone()).unwrap_err().message().contains("the token file"));
-        for text in ["one", "two"] {
+        for (text, why) in [("", "it is empty"), (" \n", "it is empty"), ("secret", "looks like memctl_")] {
+            std::fs::write(&path, text).unwrap();
+            let said = shown(credentials.clone()).unwrap_err().message().to_owned();
+            assert!(said.contains(&path.display().to_string()) && said.contains(why), "{said}");
+            assert!(!said.contains("secret"), "{said}");
+        }
+        for text in ["memctl_1_one", "memctl_1_two"] {
             std::fs::write(&path, format!("{text}\n")).unwrap();
             assert_eq!(shown(credentials.clone()).unwrap(), Some(format!("Bearer {text}")));
         }
-        std::fs::write(&path, "a\nb").unwrap();
+        std::fs::write(&path, "memctl_1_a\nb").unwrap();
         assert!(shown(credentials).is_err());
         assert_eq!(shown(Credentials::default()).unwrap(), None);
     }

@@ -24,9 +24,9 @@ pub struct Alerts {
     pub schema: u32,
     /// The alerts.
     pub alerts: Vec<Alert>,
-    /// Alerts that were not made because there were too many, since the daemon started.
+    /// Alerts of the caller's tenants that were not made because there were too many, since the daemon started.
     pub refused: u64,
-    /// Notifications given up, since the daemon started.
+    /// Notifications about alerts of the caller's tenants that were given up, since the daemon started.
     pub given_up: u64,
     /// The jobs that these alerts, or their absence, are about; null until the jobs are asked for, too.
     pub jobs: Option<Watched>,
@@ -290,6 +290,12 @@ pub struct Silence {
 }
 
 impl Silence {
+    /// The tenants that it covers, in words.
+    #[must_use]
+    pub fn covers(&self) -> &str {
+        if self.tenant == "*" { "all tenants" } else { &self.tenant }
+    }
+
     /// Its criteria, in words.
     #[must_use]
     pub fn matches(&self) -> String {

@@ -16,6 +16,9 @@ pub struct Jobs {
     /// For the page: only some states or labels were asked for.
     #[serde(skip)]
     pub filtered: bool,
+    /// For the page: the tenant whose jobs were requested, if one was named.
+    #[serde(skip)]
+    pub tenant: Option<String>,
     /// For the page: when it was asked.
     #[serde(skip)]
     pub now_ns: u64,

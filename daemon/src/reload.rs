@@ -100,6 +100,8 @@ impl InForce {
         tracing::info!(
             retain_age_ns = config.retention.age_ns,
             retain_bytes = config.retention.bytes,
+            retain_bytes_per_job = config.retention.bytes_per_job,
+            retain_bytes_per_tenant = config.retention.bytes_per_tenant,
             alert_rules = rules,
             origin,
             "the configuration was read again and is in force"

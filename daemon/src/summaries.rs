@@ -111,16 +111,18 @@ impl Summaries {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Stores a job's figures and replaces earlier ones.
-    pub fn put(&self, job: i64, figures: JobFigures) {
-        self.put_at(job, figures, Instant::now());
+    /// Stores a job's figures and replaces earlier ones. `silent` is the time since the job was last heard from. A job
+    /// that has ended when it is put for the first time ended that long ago.
+    pub fn put(&self, job: i64, figures: JobFigures, silent: Duration) {
+        self.put_at(job, figures, (Instant::now(), silent));
     }
 
-    fn put_at(&self, job: i64, mut figures: JobFigures, now: Instant) {
+    fn put_at(&self, job: i64, mut figures: JobFigures, (now, silent): (Instant, Duration)) {
         figures.devices.truncate(DEVICES_KEPT);
         let mut jobs = self.lock();
         let before = jobs.get(&job).and_then(|entry| entry.ended);
-        let ended = (figures.state != JobState::Running).then(|| before.unwrap_or(now));
+        let heard = now.checked_sub(silent).unwrap_or(now);
+        let ended = (figures.state != JobState::Running).then(|| before.unwrap_or(heard));
         if jobs.len() >= JOBS_KEPT && !jobs.contains_key(&job) {
             jobs.retain(|_, entry| entry.is_shown(now));
             // If the summaries are still full, the least recently updated job is dropped, ended jobs first.
@@ -193,12 +195,12 @@ pub(crate) mod tests {
     fn jobs_leave_the_board_once_they_have_ended_long_ago_or_nobody_looks() {
         let (summaries, mut now) = (Summaries::default(), Instant::now());
         let names = |now| summaries.shown_at(now).iter().map(|job| job.name.clone()).collect::<Vec<_>>();
-        summaries.put_at(1, job("ended", JobState::Finished), now);
-        summaries.put_at(2, job("running", JobState::Running), now);
+        summaries.put_at(1, job("ended", JobState::Finished), (now, Duration::ZERO));
+        summaries.put_at(2, job("running", JobState::Running), (now, Duration::ZERO));
         now += SHOWN_FOR / 2;
         // The job is updated again; the time of its first end counts.
-        summaries.put_at(1, job("ended", JobState::Finished), now);
-        summaries.put_at(2, job("running", JobState::Running), now);
+        summaries.put_at(1, job("ended", JobState::Finished), (now, Duration::ZERO));
+        summaries.put_at(2, job("running", JobState::Running), (now, Duration::ZERO));
         assert_eq!(names(now), ["running", "ended"]);
         now += SHOWN_FOR / 2;
         assert_eq!(names(now), ["running"]);
@@ -207,14 +209,22 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn a_job_that_ended_before_the_daemon_started_is_shown_until_its_time_is_over() {
+        let (summaries, now) = (Summaries::default(), Instant::now());
+        summaries.put_at(1, job("ended", JobState::Finished), (now, SHOWN_FOR * 2 / 3));
+        assert_eq!(summaries.shown_at(now + SHOWN_FOR / 4).len(), 1);
+        assert!(summaries.shown_at(now + SHOWN_FOR / 2).is_empty());
+    }
+
+    #[test]
     fn one_job_more_takes_the_place_of_one_that_has_ended() {
         let (summaries, mut now) = (Summaries::default(), Instant::now());
         for key in 0..JOBS_KEPT as i64 {
             let state = if key == 700 { JobState::Lost } else { JobState::Running };
-            summaries.put_at(key, job(&format!("job-{key}"), state), now);
+            summaries.put_at(key, job(&format!("job-{key}"), state), (now, Duration::ZERO));
             now += Duration::from_millis(1);
         }
-        summaries.put_at(-1, job("one more", JobState::Running), now);
+        summaries.put_at(-1, job("one more", JobState::Running), (now, Duration::ZERO));
         let shown = summaries.shown_at(now);
         assert_eq!(shown.len(), JOBS_KEPT);
         assert!(shown.iter().any(|job| job.name == "one more") && shown.iter().all(|job| job.name != "job-700"));

@@ -84,7 +84,7 @@ pub struct Global {
     #[arg(long, global = true, value_name = "FILE", hide_short_help = true, help_heading = CONNECTION)]
     pub token_file: Option<PathBuf>,
     /// The tenant to use, for callers that may use all tenants; * means all [env: MEMCTL_TENANT].
-    #[arg(long, global = true, value_name = "TENANT", hide_short_help = true, help_heading = CONNECTION)]
+    #[arg(long, global = true, value_name = "TENANT", value_parser = clap::builder::NonEmptyStringValueParser::new(), hide_short_help = true, help_heading = CONNECTION)]
     pub tenant: Option<String>,
     /// Format of the output. CSV escapes control characters, and puts ' before text that a spreadsheet would run as a formula.
     #[arg(short, long, global = true, value_enum, default_value_t = Format::Table, help_heading = OUTPUT)]

@@ -97,7 +97,7 @@ pub async fn run(cli: &Cli, screen: &Screen, out: &mut (dyn Write + Send)) -> Re
 fn store_place(command: &str, store: Option<&str>, global: &Global) -> Result<Place, Failure> {
     if global.daemon.as_deref().is_some_and(|url| !url.is_empty()) && global.data_dir.is_none() && store.is_none() {
         return Err(Failure::usage(format!(
-            "`memctl {command}` works where the store is, beside the daemon: give --data-dir DIR or --store URL as the daemon has them, and no --daemon"
+            "`memctl {command}` works where the store is, beside the daemon: give --data-dir DIR or --store URL as the daemon has them. MEMCTL_DAEMON or --daemon names a daemon's address, which is not used then"
         )));
     }
     let folder = match &global.data_dir {

@@ -50,7 +50,8 @@ pub async fn jobs(
         judge: true,
     };
     let answer = asking(global, async |connection| {
-        Ok(Jobs { filtered, now_ns: crate::hosting::now_ns(), ..client::jobs(connection, request).await? })
+        let tenant = global.credentials().tenant.filter(|tenant| tenant != "*");
+        Ok(Jobs { filtered, tenant, now_ns: crate::hosting::now_ns(), ..client::jobs(connection, request).await? })
     });
     show(&answer.await?, global, screen, out)?;
     say_other_stores(global);

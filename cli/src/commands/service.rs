@@ -6,6 +6,7 @@ use std::io::Write;
 use std::time::{Duration, Instant};
 
 use memctl_answers::SCHEMA;
+use memctl_answers::format::time::Time;
 use memctl_answers::format::{json, time};
 use memctl_proto::v1;
 use memctl_proto::v1::query_client::QueryClient;
@@ -32,7 +33,7 @@ struct Running<'a> {
     running: bool,
     pid: Option<i32>,
     version: Option<&'a str>,
-    started: Option<String>,
+    started: Option<Time>,
     data_dir: String,
     socket: String,
     log: String,
@@ -80,7 +81,7 @@ pub async fn status(global: &Global, out: &mut (dyn Write + Send)) -> Result<(),
         running: pid.is_some(),
         pid,
         version: status.as_ref().map(|status| status.version.as_str()),
-        started: status.as_ref().map(|status| time::date(status.started_ns)),
+        started: status.as_ref().map(|status| Time(status.started_ns)),
         data_dir: files.folder().display().to_string(),
         socket: files.socket().display().to_string(),
         log: files.log().display().to_string(),
@@ -105,7 +106,7 @@ pub async fn status(global: &Global, out: &mut (dyn Write + Send)) -> Result<(),
 fn page(shown: &Running<'_>, out: &mut (dyn Write + Send)) -> std::io::Result<()> {
     let Some(pid) = shown.pid else { return Ok(()) };
     let version = shown.version.map_or_else(String::new, |version| format!(", version {}", safe(version)));
-    let since = shown.started.as_ref().map_or_else(String::new, |started| format!(", since {started}"));
+    let since = shown.started.map_or_else(String::new, |started| format!(", since {}", time::date(started.0)));
     writeln!(out, "local service  running (process {pid}){version}{since}")?;
     writeln!(out, "data folder    {}", safe(&shown.data_dir))?;
     writeln!(out, "socket         {}", safe(&shown.socket))?;

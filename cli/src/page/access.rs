@@ -1,6 +1,7 @@
 //! The pages of `memctl token` and `memctl audit`.
 
 use memctl_answers::access::{Audit, Entry, Role, Tokens};
+use memctl_answers::format::time::Time;
 
 use super::Page;
 use super::prose::hanging;
@@ -8,6 +9,8 @@ use crate::render::screen::{Screen, Tone};
 use crate::render::table::{Table, left};
 use crate::render::text::{safe, width};
 
+/// The name for all tenants.
+const EVERY_TENANT: &str = "*";
 /// Number of characters of a time without its fraction: `2026-03-01T12:30:00`.
 const SECONDS: usize = 19;
 
@@ -26,11 +29,15 @@ impl Page for Tokens {
                 token.tenant.clone(),
                 token.jobs.clone(),
                 token.state.name().to_owned(),
-                token.expires_at.map_or_else(|| "never".to_owned(), |time| time.to_string()),
+                token.expires_at.map_or_else(|| "never".to_owned(), |at| seconds(at)),
             ]);
         }
         let mut out = table.show(screen);
-        for secret in self.tokens.iter().filter_map(|token| token.secret.as_ref()) {
+        for (token, secret) in self.tokens.iter().filter_map(|token| Some((token, token.secret.as_ref()?))) {
+            if token.tenant == EVERY_TENANT {
+                let whole = "This token is for all tenants. A token for one tenant: `memctl token create NAME --role ROLE --tenant TENANT`.";
+                out.push_str(&format!("\n{}\n", screen.wrapped(whole, 0)));
+            }
             let note = "This is the only time that the token is shown. Keep it in a file of your own (chmod 600) and name the \
                         file in MEMCTL_TOKEN_FILE.";
             out.push_str(&format!("\n{}\n\n{}\n", safe(secret), screen.paint(Tone::Faint, note)));
@@ -57,7 +64,7 @@ impl Page for Audit {
         let mut table = Table::new(&columns.map(|(name, rank)| left(name, rank)));
         for entry in &self.entries {
             table.row(vec![
-                time(entry),
+                seconds(entry.at),
                 entry.caller.clone(),
                 entry.peer.clone(),
                 entry.tenant.clone(),
@@ -75,9 +82,9 @@ impl Page for Audit {
     }
 }
 
-/// The time of an entry, without its fraction.
-fn time(entry: &Entry) -> String {
-    let at = entry.at.to_string();
+/// A time without its fraction.
+fn seconds(at: Time) -> String {
+    let at = at.to_string();
     at.get(..SECONDS).unwrap_or(&at).replace('T', " ")
 }
 
@@ -91,7 +98,7 @@ fn block(entry: &Entry, screen: &Screen) -> String {
     let refused = if entry.refused { " (refused)" } else { "" };
     let from = if peer.is_empty() { String::new() } else { format!(" from {peer}") };
     let mut out = hanging(
-        &format!("{}  ", time(entry)),
+        &format!("{}  ", seconds(entry.at)),
         &format!("{action}{refused} by {caller}{from}, tenant {tenant}"),
         usize::MAX,
         screen,
@@ -105,8 +112,6 @@ fn block(entry: &Entry, screen: &Screen) -> String {
 
 #[cfg(test)]
 mod tests {
-    use memctl_answers::format::time::Time;
-
     use super::*;
 
     fn audit() -> Audit {

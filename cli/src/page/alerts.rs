@@ -151,11 +151,18 @@ pub fn silences(silences: &Silences, screen: &Screen) -> String {
     if silences.silences.is_empty() {
         return "No silences.\n".to_owned();
     }
-    let mut table =
-        Table::new(&[left("ID", 0), left("MATCHES", 0), right("ENDS IN", 0), left("AUTHOR", 1), left("COMMENT", 2)]);
+    let mut table = Table::new(&[
+        left("ID", 0),
+        left("TENANT", 0),
+        left("MATCHES", 0),
+        right("ENDS IN", 0),
+        left("AUTHOR", 1),
+        left("COMMENT", 2),
+    ]);
     for silence in &silences.silences {
         table.row(vec![
             silence.id.clone(),
+            silence.covers().to_owned(),
             silence.matches(),
             time::duration(silence.ends_at.0.saturating_sub(silences.now.0)),
             silence.author.clone().unwrap_or_default(),

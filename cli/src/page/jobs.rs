@@ -9,7 +9,7 @@ use memctl_model::{HumanBytes, JobState};
 use super::{Page, next};
 use crate::render::screen::{Screen, Tone};
 use crate::render::table::{Table, left, right};
-use crate::render::text::count;
+use crate::render::text::{count, safe};
 
 impl Page for Jobs {
     fn page(&self, screen: &Screen) -> String {
@@ -22,6 +22,13 @@ impl Page for Jobs {
 pub fn page(jobs: &Jobs, screen: &Screen) -> String {
     if jobs.jobs.is_empty() && jobs.filtered {
         return "No job matches.\n".to_owned();
+    }
+    if let (true, Some(tenant)) = (jobs.jobs.is_empty(), &jobs.tenant) {
+        let line = format!(
+            "No job of tenant {}. `memctl jobs --tenant '*'` lists the jobs of all tenants, for callers that may see them.",
+            safe(tenant)
+        );
+        return format!("{}\n", screen.wrapped(&line, 0));
     }
     if jobs.jobs.is_empty() {
         let ways = [
@@ -117,5 +124,13 @@ mod tests {
         let several = of(&["default", "vision"]);
         assert!(several.contains("TENANT") && several.contains("vision"), "{several}");
         assert!(!of(&["default", "default"]).contains("TENANT"));
+    }
+
+    #[test]
+    fn without_a_job_of_the_tenant_its_name_is_shown() {
+        let screen = Screen { columns: Some(200), unicode: true, colour: false };
+        let jobs = Jobs { tenant: Some("visoin".to_owned()), ..Jobs::default() };
+        assert!(page(&jobs, &screen).starts_with("No job of tenant visoin. `memctl jobs --tenant '*'`"));
+        assert!(page(&Jobs::default(), &screen).starts_with("No jobs yet."));
     }
 }

@@ -132,6 +132,14 @@ impl Gate {
         Ok(!self.access().tokens_required && !self.inner.tokens.any().await?)
     }
 
+    /// Whether any token exists or existed.
+    ///
+    /// # Errors
+    /// The store does not respond.
+    pub async fn has_tokens(&self) -> Result<bool, StoreError> {
+        self.inner.tokens.any().await
+    }
+
     /// Admits a call, or returns the reason for the refusal.
     ///
     /// # Errors
@@ -346,7 +354,11 @@ fn narrowed(mut caller: Caller, headers: &HeaderMap) -> Result<Caller, Refusal> 
     let Some(wanted) = headers.get(TENANT_HEADER) else { return Ok(caller) };
     let wanted = scope(wanted.to_str().unwrap_or_default()).map_err(Refusal::Denied)?;
     if caller.scope != Scope::All && wanted != caller.scope {
-        return Err(Refusal::Denied(format!("{} belongs to tenant {}", caller.name, caller.tenant_name())));
+        return Err(Refusal::Denied(format!(
+            "{} belongs to tenant {}; leave out --tenant, or use a token of another tenant",
+            caller.name,
+            caller.tenant_name()
+        )));
     }
     caller.scope = wanted;
     Ok(caller)

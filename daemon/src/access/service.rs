@@ -1,7 +1,8 @@
 //! The gRPC service of access control: creates, lists and revokes tokens, and shows the audit log.
 //!
 //! Guarantees: a caller cannot create a token with more rights than its own. An admin of one tenant does not see the
-//! tokens and audit entries of other tenants. Every change is in the audit log.
+//! tokens and audit entries of other tenants. Every change is in the audit log. The first token, if it is an admin's
+//! and names no tenant, is for all tenants.
 //! Refuses: tokens without a name.
 
 use std::sync::Arc;
@@ -20,7 +21,7 @@ use super::tokens::Token;
 use super::{Caller, EVERY_JOB, Proof, Role};
 use crate::answered::answered;
 use crate::clock::now_ns;
-use crate::store::{AuditRow, Scoped, Store, StoreError, TokenRow};
+use crate::store::{AuditRow, Scope, Scoped, Store, StoreError, TokenRow};
 
 /// Audit entries in a response: the default, and the most.
 const AUDIT_LISTED: u32 = 100;
@@ -46,7 +47,8 @@ impl AccessService {
         Self { store, gate }
     }
 
-    fn asked(caller: &Caller, asked: &v1::CreateTokenRequest) -> Result<(String, Grant), Status> {
+    /// The name and the rights of a requested token. `is_first`: no token exists yet.
+    fn asked(caller: &Caller, asked: &v1::CreateTokenRequest, is_first: bool) -> Result<(String, Grant), Status> {
         let v1::CreateTokenRequest { name, role: _, tenant, jobs, expires_in_ns } = asked;
         let plain = |text: &str| text.len() <= TEXT_MAX && !text.chars().any(char::is_control);
         if name.trim().is_empty() || !plain(name) || !plain(jobs) {
@@ -60,11 +62,17 @@ impl AccessService {
         let role = Role::from_wire(asked.role())
             .ok_or_else(|| Status::invalid_argument("a token needs a role: agent, reader, operator or admin"))?;
         let own = caller.tenant();
-        let tenant = if tenant.is_empty() { own.name() } else { tenant };
+        let tenant = match tenant.as_str() {
+            // As soon as a token exists, callers over TCP need one. A first administrator of one tenant would lock its
+            // user out of the other tenants.
+            "" if is_first && role == Role::Admin && caller.scope == Scope::All => EVERY_TENANT,
+            "" => own.name(),
+            tenant => tenant,
+        };
         let grant = Grant::named(role.name(), tenant, Some(jobs)).map_err(Status::invalid_argument)?;
         if caller.scope.and(&grant.scope) != grant.scope {
             return Err(Status::permission_denied(format!(
-                "{} belongs to tenant {} and can only make tokens for it",
+                "{} belongs to tenant {} and can only make tokens for it; an admin of all tenants can make others, on the daemon's own socket for example",
                 caller.name,
                 caller.tenant_name()
             )));
@@ -144,7 +152,8 @@ impl access_server::Access for AccessService {
     async fn create_token(&self, request: Request<v1::CreateTokenRequest>) -> Result<Response<v1::Answer>, Status> {
         let caller = Caller::of(&request)?;
         let asked = request.into_inner();
-        let (name, grant) = match Self::asked(&caller, &asked) {
+        let is_first = !self.gate.has_tokens().await.map_err(failed)?;
+        let (name, grant) = match Self::asked(&caller, &asked, is_first) {
             Ok(asked) => asked,
             Err(status) => {
                 self.gate.audit().refused(&caller, "CreateToken", &asked.name, status.message()).await;

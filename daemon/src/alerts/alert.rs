@@ -8,7 +8,7 @@ pub use memctl_answers::alerts::{AlertedFinding, Phase};
 use memctl_answers::format::id::Id;
 use memctl_answers::format::time::Time;
 use memctl_model::limits::{LABEL_BYTES_MAX, NAME_BYTES_MAX};
-use memctl_model::{Finding, JobState, Severity};
+use memctl_model::{Finding, FindingKind, JobState, Severity};
 use serde::{Deserialize, Serialize};
 
 use super::rules::{Rule, Rules};
@@ -47,9 +47,17 @@ pub struct JobFacts {
     pub epochs: Option<u32>,
     /// Whether it was imported from files.
     pub imported: bool,
+    /// Kinds of findings for which the run has not enough data yet. That such a finding is absent proves nothing.
+    pub not_judged: Vec<FindingKind>,
 }
 
 impl JobFacts {
+    /// The facts about runs that were deleted, up to this one.
+    #[must_use]
+    pub fn deleted(tenant: &str, name: &str, run: u32, attempt: u32, started_ns: u64) -> Self {
+        Self { tenant: tenant.to_owned(), name: name.to_owned(), run, attempt, started_ns, ..Self::default() }
+    }
+
     /// The judged run.
     #[must_use]
     pub fn run_start(&self) -> RunStart {
@@ -99,6 +107,9 @@ pub struct Alert {
     pub missing_ns: Option<u64>,
     /// Epochs that its run had completed when it fired.
     pub fired_epochs: Option<u32>,
+    /// Epochs that its run had completed when the finding was last seen.
+    #[serde(default)]
+    pub seen_epochs: Option<u32>,
     /// Whether its run ended while the finding was present.
     pub run_ended: bool,
     /// The later run that resolved it, if one did.
@@ -245,6 +256,7 @@ impl Alert {
             seen_ns: now_ns,
             missing_ns: None,
             fired_epochs: None,
+            seen_epochs: job.epochs,
             run_ended: false,
             resolved_by: None,
             deliveries: Vec::new(),

@@ -16,7 +16,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 use super::alert::{Alert, AlertedFinding, ERROR_BYTES_MAX, Phase, cut};
-use super::deliver::{ALERTS_MAX, Failed, Message, Notification, Notifier, Outcome, Worker};
+use super::deliver::{Failed, Message, Notification, Notifier, Outcome, Worker};
 use super::mailbox::Observation;
 use super::notice::Notice;
 use super::record::{self, Stored};
@@ -200,7 +200,7 @@ impl Engine {
             match outcome {
                 PutOutcome::Done => log(before.as_ref().map(|stored| &stored.alert), after.as_ref()),
                 PutOutcome::Conflict => alone = false,
-                PutOutcome::Full => self.shared.refuse(1, "in all"),
+                PutOutcome::Full => self.shared.refuse(after.as_ref().map_or("", |alert| &alert.tenant), 1, "in all"),
             }
         }
         Ok(alone)
@@ -279,7 +279,7 @@ impl Engine {
     async fn send(&mut self, messages: Messages) {
         for ((worker, tenant, _), mut notices) in messages.0 {
             while !notices.is_empty() {
-                let rest = notices.split_off(notices.len().min(ALERTS_MAX));
+                let rest = notices.split_off(notices.len().min(self.workers[worker].notifier.alerts_max()));
                 self.send_one(worker, tenant.clone(), std::mem::replace(&mut notices, rest)).await;
             }
         }
@@ -301,13 +301,12 @@ impl Engine {
 
     /// Records the outcome of a message.
     async fn settle(&mut self, outcome: Outcome) {
-        let Outcome { receiver, told, result } = outcome;
+        let Outcome { receiver, tenant, told, result } = outcome;
         self.shared.note_told(&receiver, told.len() as u64, result.is_ok());
         let settled = match result {
             Ok(()) => Settled::Delivered,
             Err(Failed { reason, .. }) => {
-                // Relaxed: this is only a statistic.
-                self.shared.given_up.fetch_add(told.len() as u64, Ordering::Relaxed);
+                self.shared.given_up.add(&tenant, told.len() as u64);
                 tracing::warn!(
                     receiver,
                     alerts = told.len(),
@@ -399,7 +398,7 @@ struct Tell {
     replaces: Option<memctl_model::Severity>,
 }
 
-/// Notices by worker, tenant and job, because a message is about one job. Each has the end of its claim.
+/// Notices by worker, tenant and job, because a message is about one job at most. Each has the end of its claim.
 #[derive(Default)]
 struct Messages(BTreeMap<(usize, String, String), Vec<(Notice, u64)>>);
 
@@ -451,7 +450,9 @@ fn matters(before: Option<&Alert>, after: Option<&Alert>) -> bool {
     let state = |alert: &Alert| {
         let Alert { phase, finding, fired_ns, missing_ns, run_ended, run_started_ns, attempt, .. } = alert;
         let figures = (finding.severity, finding.rank_count);
-        (*phase, figures, *fired_ns, *missing_ns, *run_ended, *run_started_ns, *attempt)
+        // When a pending alert fires, the epoch of its record is the one in which it fired.
+        let epochs = alert.seen_epochs.filter(|_| *phase == Phase::Pending);
+        (*phase, figures, epochs, *fired_ns, *missing_ns, *run_ended, *run_started_ns, *attempt)
     };
     state(before) != state(after)
         || before.receivers != after.receivers

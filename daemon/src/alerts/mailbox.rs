@@ -109,6 +109,7 @@ mod tests {
             ended_ns: None,
             epochs: None,
             imported: false,
+            not_judged: Vec::new(),
         };
         Observation { job, sightings: Vec::new(), now_ns }
     }

@@ -25,9 +25,10 @@ pub mod record;
 pub mod rules;
 mod service;
 pub mod silence;
+mod tenant_counts;
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
@@ -41,10 +42,11 @@ pub use deliver::Pace;
 pub use rules::{Rules, RulesError};
 
 use crate::access::Audit;
-use crate::store::{AlertKind, AlertSelection, Store, StoreError};
+use crate::store::{AlertKind, AlertSelection, Scope, Store, StoreError};
 use crate::supervise::Tasks;
 use deliver::Notifier;
 use mailbox::{Mailbox, Observation};
+use tenant_counts::ByTenant;
 
 /// The most alerts of one judgement. Beyond it the mildest are left out and counted.
 const JOB_ALERTS_MAX: usize = 256;
@@ -66,9 +68,9 @@ pub(crate) struct Shared {
     /// Whether silences changed, so that the due times of alerts must be computed again.
     reconsider: AtomicBool,
     /// Alerts that were not created because there were too many.
-    refused: AtomicU64,
+    refused: ByTenant,
     /// Notifications that were given up.
-    given_up: AtomicU64,
+    given_up: ByTenant,
     audit: Audit,
     /// By receiver: alerts that were delivered, and alerts that were not.
     notified: std::sync::Mutex<BTreeMap<String, (u64, u64)>>,
@@ -125,8 +127,8 @@ impl Alerting {
             mailbox: Mailbox::default(),
             wake: Notify::new(),
             reconsider: AtomicBool::new(false),
-            refused: AtomicU64::new(0),
-            given_up: AtomicU64::new(0),
+            refused: ByTenant::default(),
+            given_up: ByTenant::default(),
             notified: std::sync::Mutex::default(),
             testing: tokio::sync::Mutex::default(),
         });
@@ -161,7 +163,7 @@ impl Alerts {
         let mut sightings = alert::sightings(&in_force.rules, job, findings, now_ns);
         if sightings.len() > JOB_ALERTS_MAX {
             sightings.sort_by_key(|sighting| std::cmp::Reverse(sighting.alert.finding.severity));
-            self.shared.refuse((sightings.len() - JOB_ALERTS_MAX) as u64, "of one job");
+            self.shared.refuse(&job.tenant, (sightings.len() - JOB_ALERTS_MAX) as u64, "of one job");
             sightings.truncate(JOB_ALERTS_MAX);
         }
         if !self.shared.mailbox.put(Observation { job: job.clone(), sightings, now_ns }) {
@@ -181,8 +183,7 @@ impl Alerts {
     /// Alerts that were not created because there were too many.
     #[must_use]
     pub fn refused(&self) -> u64 {
-        // Relaxed: this is only a statistic.
-        self.shared.refused.load(Ordering::Relaxed)
+        self.shared.refused.of(&Scope::All)
     }
 
     /// Each receiver in force, with the number of alerts that were delivered and that were not.
@@ -223,10 +224,10 @@ impl Shared {
         *if delivered { reached } else { missed } += count;
     }
 
-    fn refuse(&self, count: u64, why: &str) {
-        // Relaxed: this is only a statistic.
-        let before = self.refused.fetch_add(count, Ordering::Relaxed);
-        if before == 0 {
+    fn refuse(&self, tenant: &str, count: u64, why: &str) {
+        let is_first = self.refused.of(&Scope::All) == 0;
+        self.refused.add(tenant, count);
+        if is_first {
             tracing::warn!(
                 count,
                 why,

@@ -113,6 +113,7 @@ fn of_0_1_0(old: v1::AlertRecord010) -> Option<Alert> {
         seen_ns: old.seen_ns,
         missing_ns: old.missing_ns,
         fired_epochs: old.fired_epochs,
+        seen_epochs: None,
         run_ended: old.run_ended,
         resolved_by: None,
         deliveries: old.deliveries.into_iter().map(delivery).collect(),
@@ -174,6 +175,7 @@ mod tests {
             seen_ns: at(3),
             missing_ns: Some(at(4)),
             fired_epochs: Some(4),
+            seen_epochs: None,
             run_ended: true,
             resolved_by: None,
             deliveries: vec![

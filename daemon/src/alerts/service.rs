@@ -4,7 +4,7 @@
 //! the stored records.
 //! Refuses: silences without any criterion, and silences that never end.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use memctl_answers::SCHEMA;
@@ -20,6 +20,7 @@ use super::alert::{Alert, AlertedFinding, JobFacts, Phase, cut};
 use super::deliver::Notifier;
 use super::notice::Notice;
 use super::rules::Shown;
+use super::silence::EVERY_TENANT;
 use super::{Alerts, record, silence};
 use crate::access::Caller;
 use crate::access::rights::Need;
@@ -67,26 +68,24 @@ impl Alerts {
             let silence = silence::of(&silences, &alert, now_ns).map(|silence| silence.id.clone());
             alert.shown(silence)
         };
-        // These figures cover all tenants, so only callers that see all tenants get them. Relaxed: these are only
-        // statistics.
-        let count = |figure: &AtomicU64| if caller.scope == Scope::All { figure.load(Ordering::Relaxed) } else { 0 };
         Ok(shown::Alerts {
             schema: SCHEMA,
             alerts: alerts.into_iter().map(alert).collect(),
-            refused: count(&self.shared.refused),
-            given_up: count(&self.shared.given_up),
+            refused: self.shared.refused.of(&caller.scope),
+            given_up: self.shared.given_up.of(&caller.scope),
             jobs: None,
             view: shown::View::default(),
         })
     }
 
-    /// The silences of the caller's tenant that have not ended, ordered by their end.
+    /// The silences that cover the caller's tenant and have not ended, ordered by their end. Those for all tenants are
+    /// among them.
     ///
     /// # Errors
     /// The store fails.
     pub async fn list_own_silences(&self, caller: &Caller) -> Result<shown::Silences, Status> {
         let mut silences = self.silences(now_ns()).await.map_err(failed)?;
-        silences.retain(|silence| caller.scope.admits(&Tenant::stored(&silence.tenant)));
+        silences.retain(|silence| silence.tenant == EVERY_TENANT || is_own(caller, &silence.tenant));
         Ok(listed(silences))
     }
 
@@ -125,10 +124,16 @@ impl Alerts {
     /// There is no silence with this id, or the store fails.
     pub async fn unsilence(&self, caller: &Caller, id: &str) -> Result<(), Status> {
         let records = self.shared.store.alert_records(AlertSelection::All(AlertKind::Silence)).await.map_err(failed)?;
-        let is_own = |record: &AlertRecord| caller.scope.admits(&Tenant::stored(&record.tenant));
         let number = u64::from_str_radix(id, 16).ok();
-        let found = records.into_iter().find(|record| Some(record.id) == number && is_own(record));
-        let Some(record) = found else {
+        let found = records.into_iter().find(|record| Some(record.id) == number);
+        if found.as_ref().is_some_and(|found| found.tenant == EVERY_TENANT) && caller.scope != Scope::All {
+            let why = format!(
+                "silence {id} is for all tenants: an operator or admin of all tenants can end it (`--tenant '*'`)"
+            );
+            self.shared.audit.refused(caller, "RemoveSilence", id, &why).await;
+            return Err(Status::permission_denied(why));
+        }
+        let Some(record) = found.filter(|record| is_own(caller, &record.tenant)) else {
             let id = cut(id, 64);
             return Err(Status::invalid_argument(format!(
                 "there is no silence {id:?}; `memctl alerts silences` lists them"
@@ -164,6 +169,10 @@ impl Alerts {
         self.shared.reconsider.store(true, Ordering::Release);
         self.shared.wake.notify_one();
     }
+}
+
+fn is_own(caller: &Caller, tenant: &str) -> bool {
+    caller.scope.admits(&Tenant::stored(tenant))
 }
 
 fn listed(silences: Vec<v1::Silence>) -> shown::Silences {

@@ -165,7 +165,17 @@ const WITH_UNITS: [(&str, &str); 7] = [
     ("judge_memory", "2GiB"),
 ];
 
-/// The parser's message on one line: the position, the problem, and the unit if one is missing.
+/// Keys whose values are words in quotes.
+const WITH_WORDS: [(&str, &str); 6] = [
+    ("judging", "\"on\" or \"off\""),
+    ("holders", "\"on\" or \"off\""),
+    ("read_only", "\"on\" or \"off\""),
+    ("tokens", "\"required\""),
+    ("client_auth", "\"required\" or \"optional\""),
+    ("socket_mode", "\"0600\", \"0660\" or \"0666\""),
+];
+
+/// The parser's message on one line: the position, the problem, the key, and the unit or the words that it takes.
 fn explained(text: &str, error: &toml::de::Error) -> String {
     let message = error.message().trim().replace('\n', ", ");
     let Some(before) = error.span().and_then(|span| text.get(..span.start)) else { return message };
@@ -173,13 +183,14 @@ fn explained(text: &str, error: &toml::de::Error) -> String {
     let begun = before.rsplit('\n').next().unwrap_or_default();
     let column = begun.chars().count() + 1;
     let key = begun.split('=').next().unwrap_or_default().trim();
-    let unit = match WITH_UNITS.iter().find(|(name, _)| *name == key) {
-        Some((name, example)) if message.contains("expected a string") => {
-            format!("; it needs a unit: {name} = \"{example}\"")
-        }
+    let of = |table: &'static [(&str, &str)]| table.iter().find(|(name, _)| *name == key).map(|(_, words)| *words);
+    let way_out = match (message.contains("invalid type"), of(&WITH_UNITS), of(&WITH_WORDS)) {
+        (true, Some(example), _) => format!("; it needs a unit: {key} = \"{example}\""),
+        (true, None, Some(words)) => format!("; {key} is {words}"),
+        (true, None, None) if !key.is_empty() => format!("; this is the value of {key}"),
         _ => String::new(),
     };
-    format!("line {line}, column {column}: {message}{unit}")
+    format!("line {line}, column {column}: {message}{way_out}")
 }
 
 #[cfg(test)]
@@ -195,6 +206,12 @@ mod tests {
              it needs a unit: retain_bytes = \"100GiB\""
         );
         assert!(said("retain_age = 30").ends_with("it needs a unit: retain_age = \"30d\""));
+        assert!(
+            said("judging = true").ends_with("expected a string; judging is \"on\" or \"off\""),
+            "{}",
+            said("judging = true")
+        );
+        assert!(said("[tls]\ncert = 1").ends_with("; this is the value of cert"), "{}", said("[tls]\ncert = 1"));
         let unknown = said("[tls]\nspeed = 'fast'");
         assert!(unknown.starts_with("configuration c.toml: line 2, column 1: unknown field `speed`"), "{unknown}");
         for text in ["listen = ", "=", "a\nb", "[tls\n", "listen = {a = 1}"] {

@@ -104,11 +104,13 @@ pub enum ConfigError {
     NoStore,
     /// Other machines could reach an address without TLS.
     #[error(
-        "{place} is reached by other machines and has no TLS: set --tls-cert and --tls-key, listen on 127.0.0.1 or a socket, or use --insecure to let any client read and change everything"
+        "{place} is reached by other machines and has no TLS: {way_out}, listen on 127.0.0.1 or a socket, or use --insecure to let any client read and change everything"
     )]
     Exposed {
         /// The address.
         place: String,
+        /// How it gets TLS.
+        way_out: &'static str,
     },
     /// An address that always uses TLS has no certificate.
     #[error("cannot listen on {place}: there is no certificate for https://: set --tls-cert and --tls-key")]
@@ -178,7 +180,13 @@ pub fn resolve(layers: &[(String, Layer)], defaults: &Defaults) -> Result<Config
         return Err(ConfigError::NoCertificate { place: place.to_string() });
     }
     match config.exposed().first() {
-        Some(place) if !config.insecure => Err(ConfigError::Exposed { place: place.to_string() }),
+        Some(place) if !config.insecure => {
+            let way_out = match config.tls {
+                Some(_) => "write https:// before it to use the certificate that is set",
+                None => "set --tls-cert and --tls-key",
+            };
+            Err(ConfigError::Exposed { place: place.to_string(), way_out })
+        }
         _ => Ok(config),
     }
 }
@@ -347,8 +355,10 @@ mod tests {
             "retain_bytes (from MEMCTL_…): \"lots\" is not a number of bytes such as 64MiB, 10GB or 1TiB"
         );
         assert!(message("session_queue = '1KiB'").contains("at least"));
-        assert!(message("listen = '0.0.0.0:1'").contains("--insecure"));
-        assert!(message("listen = 'http://0.0.0.0:1'\n[tls]\ncert = '/c'\nkey = '/k'").contains("has no TLS"));
+        let said = message("listen = '0.0.0.0:1'");
+        assert!(said.contains("--insecure") && said.contains("set --tls-cert"), "{said}");
+        let said = message("listen = 'http://0.0.0.0:1'\n[tls]\ncert = '/c'\nkey = '/k'");
+        assert!(said.contains("has no TLS: write https:// before it") && !said.contains("--tls-cert"), "{said}");
         assert!(message("[tls]\ncert = '/c'").contains("name both files"));
         assert!(message("[tls]\nclient_ca = '/c'").contains("name cert and key"));
         assert!(message("[tls]\nclient_auth = 'no'").contains("neither required nor optional"));

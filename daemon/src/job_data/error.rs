@@ -20,6 +20,16 @@ pub enum ReadError {
         /// Similar names.
         like: Vec<String>,
     },
+    /// The run has no such attempt.
+    #[error("job {job} has no attempt {attempt}; its last attempt is {last}, and without --attempt this one is used")]
+    NoAttempt {
+        /// The job.
+        job: String,
+        /// The requested attempt.
+        attempt: u32,
+        /// Its last attempt.
+        last: u32,
+    },
     /// Nothing is stored at all.
     #[error("no job is stored yet; `memctl import PATH --job NAME` imports one, `memctl demo` shows one")]
     Empty,
@@ -156,7 +166,7 @@ impl From<ReadError> for Status {
             message.push('…');
         }
         match error {
-            ReadError::NoJob { .. } | ReadError::Empty => Self::not_found(message),
+            ReadError::NoJob { .. } | ReadError::NoAttempt { .. } | ReadError::Empty => Self::not_found(message),
             ReadError::NoRank { .. }
             | ReadError::NoProcess { .. }
             | ReadError::NoDevice { .. }

@@ -47,6 +47,13 @@ pub(crate) fn which(selection: &v1::Selection) -> Which {
 
 /// The error for a job that does not exist, with similar names.
 pub(crate) async fn no_job(store: &dyn Store, which: &Which, attempt: Option<u32>) -> ReadError {
+    if let Some(attempt) = attempt {
+        match store.job(which, None).await {
+            Ok(Some(job)) => return ReadError::NoAttempt { job: job.label(), attempt, last: job.attempt },
+            Ok(None) => {}
+            Err(error) => return error.into(),
+        }
+    }
     let there = match store.jobs(JOBS_ASKED).await {
         Ok(jobs) => jobs,
         Err(error) => return error.into(),

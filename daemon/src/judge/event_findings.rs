@@ -45,8 +45,10 @@ pub(super) async fn look(
     if !is_worth_a_look(found) {
         return Ok(None);
     }
-    // The sum may wrap: it is only compared for equality.
-    let stored = found.sessions.iter().fold(0, |sum: u64, session| sum.wrapping_add(session.durable_seq));
+    // The sum may wrap: it is only compared for equality. Retention removes events that a result was computed from, maybe
+    // while it was computed.
+    let changes = found.sessions.iter().map(|session| session.durable_seq.wrapping_add(session.expired_events));
+    let stored = changes.fold(0, u64::wrapping_add);
     let ooms = found.devices.iter().fold(0, |sum: u64, device| sum.saturating_add(device.ooms));
     let goes_on = found.sessions.iter().any(|session| session.end.is_none());
     let is_fresh = |kept: &Kept| {

@@ -54,6 +54,19 @@ impl Judgement {
         })
     }
 
+    /// The kinds of findings whose absence proves nothing, because there is not enough data to judge them.
+    pub fn kinds_not_judged(&self) -> Vec<FindingKind> {
+        let whole = self.not_judged.iter().filter(|not| not.gap == Gap::Whole);
+        let mut kinds: Vec<FindingKind> = whole.map(|not| not.kind).collect();
+        // A gap in the analysis of growth is listed once, as a gap of leaks. Forecasts depend on the growth.
+        if kinds.contains(&FindingKind::Leak) {
+            kinds.extend(judge::GROWTH.into_iter().chain([FindingKind::NearOom]));
+        }
+        kinds.sort_unstable();
+        kinds.dedup();
+        kinds
+    }
+
     /// The result when judging failed; the findings are unknown.
     pub fn failed(fault: Finding) -> Self {
         let not = NotJudged {

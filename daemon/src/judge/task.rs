@@ -14,13 +14,14 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use super::holder_requests::Unasked;
-use super::{Judge, Range, figures};
+use super::{Judge, Judgement, Range, figures};
 use crate::alerts::{Alerts, JobFacts};
 use crate::clock::now_ns;
 use crate::job_data::job::Summary;
 use crate::job_data::{Found, ReadError, find};
 use crate::notify::{ChangedJob, Notifier};
-use crate::store::{Scope, Scoped, Which};
+use crate::store::{JobRow, Scope, Scoped, Tenant, Which};
+use crate::summaries::SHOWN_FOR;
 use crate::supervise::Tasks;
 
 /// The shortest time between two judgements of a job.
@@ -31,6 +32,8 @@ const IDLE_ROUND: Duration = Duration::from_secs(15);
 const RESTS: u32 = 20;
 /// The longest rest, so that even a job of thousands of ranks is judged every minute.
 const REST_MAX: Duration = Duration::from_secs(60);
+/// The most jobs that are judged again when the daemon starts; the metrics show as many.
+const RECALLED_MAX: u32 = 256;
 /// Time limit of the last round when the daemon shuts down.
 const LAST_ROUND: Duration = Duration::from_secs(5);
 
@@ -82,6 +85,7 @@ impl Judging {
 
 impl Looking {
     async fn run(self, mut shutting_down: watch::Receiver<bool>) {
+        self.recall().await;
         loop {
             let idle = tokio::select! {
                 () = self.notifier.woken() => false,
@@ -95,6 +99,22 @@ impl Looking {
             tokio::select! {
                 () = tokio::time::sleep(rest) => {}
                 _ = shutting_down.wait_for(|down| *down) => return,
+            }
+        }
+    }
+
+    /// Marks the jobs that were heard from shortly before the daemon started. Otherwise they would have no figures in the
+    /// metrics, and a job that died meanwhile would not be found lost.
+    async fn recall(&self) {
+        let since_ns = now_ns().saturating_sub(SHOWN_FOR.as_nanos() as u64);
+        match self.judge.store.jobs_heard(since_ns, RECALLED_MAX).await {
+            Ok(jobs) => {
+                for JobRow { tenant, name: job, run, attempt, .. } in jobs {
+                    self.notifier.notify(&ChangedJob { tenant: Tenant::stored(&tenant), job, run, attempt });
+                }
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the jobs of the last minutes cannot be read; their metrics are missing until they send again")
             }
         }
     }
@@ -119,7 +139,7 @@ impl Looking {
         let store = Scoped::of(&self.judge.store, &Scope::One(tenant.clone()));
         let found = match find(&*store, &selection).await {
             Ok(found) => Arc::new(found),
-            Err(ReadError::NoJob { .. }) => return Ok(false),
+            Err(ReadError::NoJob { .. } | ReadError::NoAttempt { .. }) => return Ok(false),
             Err(error) => return Err(error),
         };
         let summary = found.summary(&self.judge.streams);
@@ -129,10 +149,12 @@ impl Looking {
         };
         let watched = self.judge.watched(found.job.key).await;
         let figures = figures::of(&found, &summary, judgement.as_ref(), &watched, &self.judge.streams, now_ns());
-        self.judge.summaries.put(found.job.key, figures);
+        let heard_ns = found.sessions.iter().map(|session| session.heard_ns).max().unwrap_or_else(now_ns);
+        let silent = Duration::from_nanos(now_ns().saturating_sub(heard_ns));
+        self.judge.summaries.put(found.job.key, figures, silent);
         if let Some(judgement) = judgement {
             tracing::debug!(job = name, run, attempt, findings = judgement.findings.len(), "judged");
-            self.alerts.observe(&facts(&found, &summary), &judgement.findings, now_ns());
+            self.alerts.observe(&facts(&found, &summary, &judgement), &judgement.findings, now_ns());
             if let Some(unasked) = &self.unasked {
                 unasked.look(changed, &found, &judgement.findings);
             }
@@ -141,7 +163,7 @@ impl Looking {
     }
 }
 
-fn facts(found: &Found, summary: &Summary) -> JobFacts {
+fn facts(found: &Found, summary: &Summary, judgement: &Judgement) -> JobFacts {
     let imported = summary.source == Some(SourceKind::Import);
     // A recording may have ended long ago. For alerts, it ended when it was imported.
     let heard_ns = found.sessions.iter().map(|session| session.heard_ns).max();
@@ -157,5 +179,6 @@ fn facts(found: &Found, summary: &Summary) -> JobFacts {
         ended_ns: if imported { heard_ns } else { summary.ended_ns },
         epochs: found.devices.iter().map(|device| device.epochs as u32).max(),
         imported,
+        not_judged: judgement.kinds_not_judged(),
     }
 }

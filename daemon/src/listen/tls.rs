@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, SystemTime};
 
+use memctl_answers::format::time::rfc3339;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
@@ -16,6 +17,7 @@ use rustls::{RootCertStore, ServerConfig};
 use tokio_rustls::TlsAcceptor;
 
 use super::{Speaks, certificate};
+use crate::clock::now_ns;
 
 /// How often the files are checked.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
@@ -174,6 +176,15 @@ fn config(files: &TlsFiles) -> Result<ServerConfig, TlsError> {
         tracing::warn!(
             cert = %files.cert.display(),
             "TLS: this is an authority's own certificate (CA:TRUE), which memctl's clients refuse as a server's; make one with CA:FALSE"
+        );
+    }
+    if let Some(last_s) = chain.first().and_then(|own| certificate::read(own).not_after_s)
+        && last_s < now_ns() / 1_000_000_000
+    {
+        tracing::warn!(
+            cert = %files.cert.display(),
+            expired_at = rfc3339(last_s.saturating_mul(1_000_000_000)),
+            "TLS: this certificate has expired, so clients refuse it; replace its file with a renewed one"
         );
     }
     let key = PrivateKeyDer::from_pem_file(&files.key)

@@ -411,7 +411,8 @@ impl QueryService {
         let everything = store.job(&Which::Newest(first.name.clone()), None).await?.is_none();
         let (started_ns, attempt) = last.filter(|_| !everything).unwrap_or((now_ns(), u32::MAX));
         let run = if everything { EVERY_RUN } else { first.run };
-        self.alerts.observe(&gone(&first, run, started_ns, attempt), &[], now_ns());
+        let gone = JobFacts::deleted(&first.tenant, &first.name, run, attempt, started_ns);
+        self.alerts.observe(&gone, &[], now_ns());
         Ok(answer)
     }
 }
@@ -419,22 +420,6 @@ impl QueryService {
 fn task((name, state): (&'static str, TaskState)) -> v1::TaskStatus {
     let TaskState { running, restarts, failure } = state;
     v1::TaskStatus { name: name.to_owned(), running, restarts, failure }
-}
-
-/// The facts for alerting about deleted runs, up to this one.
-fn gone(JobRow { tenant, name, .. }: &JobRow, run: u32, started_ns: u64, attempt: u32) -> JobFacts {
-    JobFacts {
-        tenant: tenant.clone(),
-        name: name.clone(),
-        run,
-        attempt,
-        labels: Vec::new(),
-        state: None,
-        started_ns,
-        ended_ns: None,
-        epochs: None,
-        imported: false,
-    }
 }
 
 #[tonic::async_trait]

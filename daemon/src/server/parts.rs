@@ -35,7 +35,7 @@ use crate::metrics::Sources;
 use crate::notify::Notifier;
 use crate::query::QueryService;
 use crate::reload::Reloads;
-use crate::retention;
+use crate::retention::Removing;
 use crate::store::{Retention, Store};
 use crate::streams::Streams;
 use crate::supervise::Tasks;
@@ -104,6 +104,7 @@ pub(super) async fn parts(
     );
     let judge = Judge::new(store.clone(), streams.clone(), judging.memory);
     let summaries = judge.summaries();
+    let removed = judge.clone();
     let alerting = Alerting::supervised(store.clone(), rules, Pace::default(), notifying, &tasks);
     let alerts = alerting.alerts.clone();
     let query = QueryService::new(
@@ -167,10 +168,10 @@ pub(super) async fn parts(
         .add_service(PageServer::new(page).max_encoding_message_size(64 << 20))
         .add_service(AccessServer::new(AccessService::new(store.clone(), gate.clone())))
         .add_service(AlertsServer::new(alerting.alerts.clone()).max_encoding_message_size(64 << 20));
-    let kept = store.clone();
     let (policy, followed) = watch::channel(retention);
-    let expiring =
-        tasks.supervise("retention", move || retention::run(kept.clone(), followed.clone(), shutting_down.clone()));
+    let removing =
+        Removing { store: store.clone(), judge: removed, alerts: alerting.alerts.clone(), gate: gate.clone() };
+    let expiring = tasks.supervise("retention", move || removing.clone().run(followed.clone(), shutting_down.clone()));
     Ok(Parts {
         router,
         committing,

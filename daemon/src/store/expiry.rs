@@ -18,6 +18,7 @@ use async_trait::async_trait;
 use memctl_proto::v1::ItemKind;
 
 use super::StoreError;
+use super::losses::{ExpiredJob, Losses};
 use super::rows::{Expired, Retention, SessionKey};
 
 /// Items removed per transaction. Removing them takes a few milliseconds, so appends wait no longer than that.
@@ -44,6 +45,20 @@ pub(super) struct Spending {
     pub open_heard_ns: u64,
     /// Its total bytes.
     pub bytes: u64,
+    pub name: String,
+    pub run: u32,
+    pub attempt: u32,
+    /// The start of its first session.
+    pub started_ns: u64,
+}
+
+impl Spending {
+    /// The job as one that lost this.
+    pub(super) fn lost(&self, gone: Expired) -> ExpiredJob {
+        let Self { job, tenant, name, run, attempt, started_ns, .. } = self;
+        let (tenant, name) = (tenant.clone(), name.clone());
+        ExpiredJob { key: *job, tenant, name, run: *run, attempt: *attempt, started_ns: *started_ns, gone }
+    }
 }
 
 /// The parts of a job's bytes.
@@ -152,29 +167,28 @@ pub(super) trait Shrink: Sync {
     async fn take_job(&self, job: i64, heard_ns: u64) -> Result<Expired, StoreError>;
 }
 
-/// Brings jobs, tenants and the whole store below their limits.
-pub(super) async fn shrink(store: &dyn Shrink, policy: &Retention) -> Result<Expired, StoreError> {
-    let mut gone = Expired::default();
+/// Brings jobs, tenants and the whole store below their limits, and adds what was removed to `losses`.
+pub(super) async fn shrink(store: &dyn Shrink, policy: &Retention, losses: &mut Losses) -> Result<(), StoreError> {
     let Retention { age_ns: _, bytes, bytes_per_job, bytes_per_tenant } = *policy;
     if bytes.is_none() && bytes_per_job.is_none() && bytes_per_tenant.is_none() {
-        return Ok(gone);
+        return Ok(());
     }
     let mut books = Books::of(store.spending().await?);
     if let Some(limit) = bytes_per_job {
         for job in books.jobs.iter().map(|spending| spending.job).collect::<Vec<_>>() {
-            gone += books.shrink(store, &|spending| spending.job == job, limit, false).await?;
+            books.shrink(store, &|spending| spending.job == job, (limit, false), losses).await?;
         }
     }
     if let Some(limit) = bytes_per_tenant {
         let tenants: BTreeSet<String> = books.jobs.iter().map(|spending| spending.tenant.clone()).collect();
         for tenant in tenants {
-            gone += books.shrink(store, &|spending| spending.tenant == tenant, limit, true).await?;
+            books.shrink(store, &|spending| spending.tenant == tenant, (limit, true), losses).await?;
         }
     }
     if let Some(limit) = bytes {
-        gone += books.shrink(store, &|_| true, limit, true).await?;
+        books.shrink(store, &|_| true, (limit, true), losses).await?;
     }
-    Ok(gone)
+    Ok(())
 }
 
 /// The kinds of data that a tenant loses.
@@ -219,17 +233,16 @@ impl Books {
         &mut self,
         store: &dyn Shrink,
         scope: Scope<'_>,
-        limit: u64,
-        whole: bool,
-    ) -> Result<Expired, StoreError> {
-        let mut gone = Expired::default();
+        (limit, whole): (u64, bool),
+        losses: &mut Losses,
+    ) -> Result<(), StoreError> {
         // Stages and jobs with nothing left to remove.
         let mut spent: BTreeSet<(Stage, i64)> = BTreeSet::new();
         loop {
             let stored = self.jobs.iter().filter(|spending| scope(spending)).map(|spending| spending.bytes);
             let excess = stored.fold(0, u64::saturating_add).saturating_sub(limit);
             let next = if excess > 0 { self.next(scope, whole, &spent) } else { None };
-            let Some(Giver { at, stage, lead }) = next else { return Ok(gone) };
+            let Some(Giver { at, stage, lead }) = next else { return Ok(()) };
             let Spending { job, heard_ns, .. } = self.jobs[at];
             let wanted = excess.min(lead.max(STEP_BYTES));
             let went = match stage {
@@ -242,11 +255,11 @@ impl Books {
             if went == Expired::default() {
                 spent.insert((stage, job));
             }
+            losses.add(self.jobs[at].lost(went));
             self.jobs[at].bytes = self.jobs[at].bytes.saturating_sub(went.freed());
             if went.jobs > 0 {
                 self.jobs.remove(at);
             }
-            gone += went;
         }
     }
 

@@ -42,7 +42,7 @@ fn job(key: i64, tenant: &str, chunks: u64, tables: u64, is_open: bool) -> Job {
     let open_heard_ns = if is_open { heard_ns } else { 0 };
     let bytes = (chunks + tables) << 20;
     Job {
-        spending: Spending { job: key, tenant: tenant.into(), heard_ns, open_heard_ns, bytes },
+        spending: Spending { job: key, tenant: tenant.into(), heard_ns, open_heard_ns, bytes, ..Spending::default() },
         chunks,
         tables,
         watch_bytes: 0,
@@ -97,7 +97,7 @@ impl Shrink for Shelf {
 /// The data that a policy leaves of each job: key, chunks, tables.
 async fn left(jobs: &[Job], policy: Retention) -> Vec<(i64, u64, u64)> {
     let shelf = Shelf(Mutex::new(jobs.to_vec()));
-    shrink(&shelf, &policy).await.unwrap();
+    shrink(&shelf, &policy, &mut Losses::default()).await.unwrap();
     shelf.0.into_inner().unwrap().iter().map(|job| (job.spending.job, job.chunks, job.tables)).collect()
 }
 
@@ -121,7 +121,7 @@ async fn what_the_judge_keeps_goes_before_jobs_do_and_behind_chunks() {
     let policy = |mib| Retention { bytes: Some(mib * MIB), ..Retention::default() };
     let left_of = |jobs: Vec<Job>, policy| async move {
         let shelf = Shelf(Mutex::new(jobs));
-        shrink(&shelf, &policy).await.unwrap();
+        shrink(&shelf, &policy, &mut Losses::default()).await.unwrap();
         shelf.0.into_inner().unwrap().iter().map(|job| (job.chunks, job.tables, job.watch_bytes)).collect::<Vec<_>>()
     };
     assert_eq!(left_of(vec![with.clone()], policy(12)).await, [(1, 8, 3 * MIB)], "chunks are enough");
@@ -139,7 +139,7 @@ async fn answers_about_holders_go_behind_what_the_judge_keeps_and_before_jobs_do
     };
     let left_of = |jobs: Vec<Job>, policy| async move {
         let shelf = Shelf(Mutex::new(jobs));
-        shrink(&shelf, &policy).await.unwrap();
+        shrink(&shelf, &policy, &mut Losses::default()).await.unwrap();
         let jobs = shelf.0.into_inner().unwrap();
         jobs.iter().map(|job| (job.chunks, job.watch_bytes, job.answers, job.tables)).collect::<Vec<_>>()
     };

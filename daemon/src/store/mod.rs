@@ -20,6 +20,7 @@ pub mod copying;
 mod damage;
 mod expiry;
 pub mod holders;
+mod losses;
 mod migrations;
 pub mod opening;
 mod plan;
@@ -46,6 +47,7 @@ pub use access_rows::{AuditRow, TokenRow};
 pub use address::{AddressError, StoreAddress, open, open_read_only};
 pub use alert_records::{AlertKind, AlertPut, AlertRecord, AlertSelection, PutOutcome};
 pub use holders::{HOLDERS_KEPT, HoldersIndex, HoldersRow, JOB_HOLDERS_BYTES, JOB_HOLDERS_KEPT, Says};
+pub use losses::ExpiredJob;
 pub use opening::{Held, Opening, SecretHash};
 pub use postgres::PostgresStore;
 pub use rows::{
@@ -215,6 +217,9 @@ pub trait Store: Send + Sync + 'static {
     /// Jobs of a scope, the most recently started or imported first; runs and attempts are rows of their own.
     async fn jobs_in(&self, scope: &Scope, limit: u32) -> Result<Vec<JobRow>, StoreError>;
 
+    /// The jobs of all tenants that were heard from at or after this time (ns since the Unix epoch), the latest first.
+    async fn jobs_heard(&self, since_ns: u64, limit: u32) -> Result<Vec<JobRow>, StoreError>;
+
     /// All jobs of this store.
     async fn jobs(&self, limit: u32) -> Result<Vec<JobRow>, StoreError> {
         self.jobs_in(&Scope::All, limit).await
@@ -281,7 +286,18 @@ pub trait Store: Send + Sync + 'static {
     ///
     /// Items are removed in several transactions, so that appends can run between them. The sums are correct after each
     /// transaction. A file shrinks afterwards.
-    async fn expire(&self, policy: Retention, now_ns: u64) -> Result<Expired, StoreError>;
+    ///
+    /// Returns the jobs that lost data, also if the removal failed before its end, and the outcome.
+    async fn expire_jobs(&self, policy: Retention, now_ns: u64) -> (Vec<ExpiredJob>, Result<(), StoreError>);
+
+    /// The same; returns the sum over the jobs.
+    async fn expire(&self, policy: Retention, now_ns: u64) -> Result<Expired, StoreError> {
+        let (jobs, outcome) = self.expire_jobs(policy, now_ns).await;
+        outcome?;
+        let mut gone = Expired::default();
+        jobs.into_iter().for_each(|job| gone += job.gone);
+        Ok(gone)
+    }
 
     /// Removes a job and everything stored for it; returns what was freed.
     async fn delete_job(&self, job: i64) -> Result<Expired, StoreError>;

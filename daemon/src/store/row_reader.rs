@@ -402,6 +402,10 @@ pub(super) fn spending(row: &impl Cells) -> Result<Spending, Fault> {
         heard_ns: row.word(2)?,
         open_heard_ns: row.word(3)?,
         bytes: kept.bytes(),
+        name: row.text(13)?,
+        run: row.small(14)?,
+        attempt: row.small(15)?,
+        started_ns: row.word(16)?,
     })
 }
 

@@ -14,9 +14,9 @@ use memctl_proto::v1::ItemKind;
 
 use super::alert_records::{AlertPut, AlertRecord, AlertSelection, PutOutcome};
 use super::{
-    Append, AuditRow, ChunkRow, DeviceRow, EpochEndRow, Expired, Gap, Held, HoldersIndex, HoldersRow, ItemPage,
-    ItemRow, JobRow, OpenedSession, Opening, Retention, Scope, Selection, SessionKey, SessionRow, Store, StoreError,
-    StoreInfo, Tenant, TokenRow, Totals, WatchRow, Which,
+    Append, AuditRow, ChunkRow, DeviceRow, EpochEndRow, Expired, ExpiredJob, Gap, Held, HoldersIndex, HoldersRow,
+    ItemPage, ItemRow, JobRow, OpenedSession, Opening, Retention, Scope, Selection, SessionKey, SessionRow, Store,
+    StoreError, StoreInfo, Tenant, TokenRow, Totals, WatchRow, Which,
 };
 
 /// A restricted view of a store; see the module.
@@ -56,6 +56,12 @@ impl Store for Scoped {
 
     async fn jobs_in(&self, scope: &Scope, limit: u32) -> Result<Vec<JobRow>, StoreError> {
         self.store.jobs_in(&self.scope.and(scope), limit).await
+    }
+
+    async fn jobs_heard(&self, since_ns: u64, limit: u32) -> Result<Vec<JobRow>, StoreError> {
+        let mut jobs = self.store.jobs_heard(since_ns, limit).await?;
+        jobs.retain(|job| self.scope.admits(&Tenant::stored(&job.tenant)));
+        Ok(jobs)
     }
 
     async fn job_in(&self, scope: &Scope, which: &Which, attempt: Option<u32>) -> Result<Option<JobRow>, StoreError> {
@@ -125,8 +131,8 @@ impl Store for Scoped {
         self.store.gaps(job).await
     }
 
-    async fn expire(&self, policy: Retention, now_ns: u64) -> Result<Expired, StoreError> {
-        self.store.expire(policy, now_ns).await
+    async fn expire_jobs(&self, policy: Retention, now_ns: u64) -> (Vec<ExpiredJob>, Result<(), StoreError>) {
+        self.store.expire_jobs(policy, now_ns).await
     }
 
     async fn watch(&self, session: SessionKey) -> Result<Option<WatchRow>, StoreError> {

@@ -302,6 +302,11 @@ async fn what_is_no_sound_backup_is_not_restored() {
     let (empty, cut) = (folder.path().join("empty.db"), folder.path().join("cut.db"));
     std::fs::write(&empty, b"").unwrap();
     std::fs::write(&cut, &bytes[..bytes.len() - 16_384]).unwrap();
+    for path in [&damaged, &empty, &cut] {
+        let error = restore(path, &target.address, true).await.unwrap_err().to_string();
+        assert!(error.contains("is no sound backup") && error.contains("restore another backup"), "{error}");
+        assert!(!error.contains('\n') && error.contains("damaged, and --damaged cannot help") == (path == &damaged));
+    }
     for path in [text, other, damaged, empty, cut, folder.path().join("nothing")] {
         let error = restore(&path, &target.address, false).await.unwrap_err();
         assert!(error.to_string().contains(&path.display().to_string()), "{error}");

@@ -45,6 +45,7 @@ fn job(name: &str, state: Option<JobState>, started_ns: u64) -> JobFacts {
         ended_ns: None,
         epochs: Some(3),
         imported: false,
+        not_judged: Vec::new(),
     }
 }
 
@@ -330,6 +331,7 @@ async fn the_command_line_lists_tests_and_silences() {
     assert_eq!(run_json(&mut ask("-o json"))["alerts"][0]["silenced_by"], id.as_str());
     let page = run(&mut ask("silences"));
     assert!(page.contains("job=v* kind=leak ranks=0-7") && page.contains("known"), "{page}");
+    assert!(page.contains("all tenants"), "{page}");
     run(&mut ask(&format!("unsilence {id}")));
     assert_eq!(run(&mut ask("silences")), "No silences.\n");
     let again = ask(&format!("unsilence {id}")).output().unwrap();

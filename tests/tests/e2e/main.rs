@@ -1,9 +1,12 @@
 //! End to end with real binaries, sockets and databases, in one program. The name of each file states its subject.
 
 mod access;
+mod after_restart;
 mod agent;
 mod alerts;
 mod alerts_of_imports;
+mod alerts_of_runs;
+mod alerts_of_tenants;
 mod bad_input;
 mod bad_place;
 mod bounds;
@@ -16,6 +19,7 @@ mod explain;
 mod explain_live;
 mod exports;
 mod faults;
+mod first_token;
 mod fit;
 mod fuzz;
 mod golden;

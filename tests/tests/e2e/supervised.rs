@@ -15,10 +15,10 @@ use memctl_answers::report::Report;
 use memctl_answers::wire::from_wire;
 use memctl_daemon::server::Embedded;
 use memctl_daemon::store::{
-    AlertPut, AlertRecord, AlertSelection, Append, AuditRow, ChunkRow, DeviceRow, EpochEndRow, Expired, Gap, Held,
-    HoldersIndex, HoldersRow, ItemPage, ItemRow, JobRow, OpenedSession, Opening, PutOutcome, Retention, Scope,
-    Selection, SessionKey, SessionRow, SqliteStore, Store, StoreError, StoreInfo, Tenant, TokenRow, Totals, WatchRow,
-    Which,
+    AlertPut, AlertRecord, AlertSelection, Append, AuditRow, ChunkRow, DeviceRow, EpochEndRow, Expired, ExpiredJob,
+    Gap, Held, HoldersIndex, HoldersRow, ItemPage, ItemRow, JobRow, OpenedSession, Opening, PutOutcome, Retention,
+    Scope, Selection, SessionKey, SessionRow, SqliteStore, Store, StoreError, StoreInfo, Tenant, TokenRow, Totals,
+    WatchRow, Which,
 };
 use memctl_model::{DeviceIndex, DeviceInfo, Frame, SessionId, SessionInfo, Severity};
 use memctl_proto::v1::query_client::QueryClient;
@@ -82,6 +82,9 @@ impl Store for Faulty {
     async fn jobs_in(&self, scope: &Scope, limit: u32) -> Result<Vec<JobRow>, StoreError> {
         self.inner.jobs_in(scope, limit).await
     }
+    async fn jobs_heard(&self, since_ns: u64, limit: u32) -> Result<Vec<JobRow>, StoreError> {
+        self.inner.jobs_heard(since_ns, limit).await
+    }
     async fn job_in(&self, scope: &Scope, which: &Which, attempt: Option<u32>) -> Result<Option<JobRow>, StoreError> {
         self.inner.job_in(scope, which, attempt).await
     }
@@ -138,8 +141,8 @@ impl Store for Faulty {
     async fn gaps(&self, job: i64) -> Result<Vec<(SessionKey, Gap)>, StoreError> {
         self.inner.gaps(job).await
     }
-    async fn expire(&self, policy: Retention, now_ns: u64) -> Result<Expired, StoreError> {
-        self.inner.expire(policy, now_ns).await
+    async fn expire_jobs(&self, policy: Retention, now_ns: u64) -> (Vec<ExpiredJob>, Result<(), StoreError>) {
+        self.inner.expire_jobs(policy, now_ns).await
     }
     async fn delete_job(&self, job: i64) -> Result<Expired, StoreError> {
         self.inner.delete_job(job).await

@@ -113,6 +113,7 @@ export function Alerts({ tenant }: { tenant: string | null }): JSX.Element {
           <p role="status">
             {firing.length === 0 ? `No alert fires${watched}.` : `${plural(firing.length, 'alert')} firing, ${quiet === 0 ? 'none' : quiet} silenced.`}
             {open.length > 0 && ` ${plural(open.length, 'job')} could not be judged, or not yet: ${open.slice(0, 8).join(', ')}${open.length > 8 ? ', …' : ''}.`}
+            {answer.given_up > 0 && ` ${plural(answer.given_up, 'notification')} could not be delivered since the daemon started.`}
             {(answer.jobs?.imported ?? 0) > 0 && ` ${plural(answer.jobs?.imported ?? 0, 'job')} of them ${answer.jobs?.imported === 1 ? 'was' : 'were'} read from files, which raise alerts only where a rule has \`imported = true\`: the list of jobs says what was found in them.`}
           </p>
           {alerts.length > 0 && (
@@ -129,10 +130,11 @@ export function Alerts({ tenant }: { tenant: string | null }): JSX.Element {
       ) : silences.length === 0 ? (
         <p>Nothing is kept quiet.</p>
       ) : (
-        <Table caption="Silences, those that end first first" heads={[{ text: 'About' }, { text: 'By' }, { text: 'Why' }, { text: 'Ends in' }, { text: 'End it' }]}>
+        <Table caption="Silences, those that end first first" heads={[{ text: 'About' }, { text: 'Tenant' }, { text: 'By' }, { text: 'Why' }, { text: 'Ends in' }, { text: 'End it' }]}>
           {silences.map((silence) => (
             <tr key={silence.id}>
               <th scope="row">{about(silence)}</th>
+              <td>{silence.tenant === '*' ? 'all tenants' : silence.tenant}</td>
               <td>{silence.author ?? '–'}</td>
               <td>{silence.comment ?? '–'}</td>
               <td title={date(moment(silence.ends_at))}>{duration(moment(silence.ends_at) - now)}</td>

@@ -21,10 +21,12 @@ use super::notice::{self, Notice};
 use super::rules::{Receiver, ReceiverKind, Rules};
 use crate::clock::now_ns;
 
-/// The most messages that wait for one receiver.
+/// The most alerts in one message to Alertmanager.
+const ALERTS_MAX: usize = 64;
+/// The most messages that wait for Alertmanager.
 const QUEUE: usize = 16;
-/// The most alerts in one message.
-pub const ALERTS_MAX: usize = 64;
+/// The most messages that wait for another receiver. Each has only one alert.
+const QUEUE_OF_SINGLE: usize = 64;
 /// A firing alert ends in Alertmanager after this many times `resend`, unless it is sent again.
 const ENDS_AFTER_RESENDS: u64 = 4;
 
@@ -76,7 +78,7 @@ impl Failed {
 pub struct Message {
     /// The tenant that owns the alerts.
     pub tenant: String,
-    /// Its alerts, [`ALERTS_MAX`] at most.
+    /// Its alerts, [`Notifier::alerts_max`] at most.
     pub notices: Vec<Notice>,
     /// The end of the claim; nothing is sent after it.
     pub claimed_until_ns: u64,
@@ -111,6 +113,8 @@ impl From<&Alert> for Notification {
 pub struct Outcome {
     /// The receiver's name.
     pub receiver: String,
+    /// The tenant that owns the alerts.
+    pub tenant: String,
     /// Its alerts.
     pub told: Vec<Notification>,
     /// Whether it was delivered, or why not.
@@ -166,18 +170,33 @@ impl Notifier {
         self.kind
     }
 
+    /// The most alerts in one message. A webhook's message has one status, which is true for one alert only.
+    #[must_use]
+    pub fn alerts_max(&self) -> usize {
+        match &self.target {
+            Target::Alertmanager(..) => ALERTS_MAX,
+            Target::Webhook(_) | Target::Command(_) | Target::Unusable(_) => 1,
+        }
+    }
+
+    /// The most messages that wait for it.
+    fn queue(&self) -> usize {
+        if self.alerts_max() == 1 { QUEUE_OF_SINGLE } else { QUEUE }
+    }
+
     /// The timeout of one attempt.
     #[must_use]
     pub fn timeout(&self) -> Duration {
         self.timeout
     }
 
-    /// Notifies the receiver once and returns its response.
+    /// Notifies the receiver once of at most [`Self::alerts_max`] alerts and returns its response.
     ///
     /// # Errors
     /// The reason why the receiver did not accept the message.
     pub async fn tell(&self, notices: &[Notice]) -> Result<String, Failed> {
-        let webhook = || notice::webhook(notices, &self.name, &self.external_url).to_string().into_bytes();
+        let Some(first) = notices.first() else { return Ok(String::new()) };
+        let webhook = || notice::webhook(first, &self.name, &self.external_url).to_string().into_bytes();
         match &self.target {
             Target::Webhook(peer) => peer.post(webhook(), self.timeout).await,
             Target::Alertmanager(peer, resend_ns) => {
@@ -201,12 +220,19 @@ pub struct Worker {
 }
 
 /// How many messages of each tenant are in a queue.
-#[derive(Default)]
-struct Waiting(Mutex<BTreeMap<String, usize>>);
+struct Waiting {
+    /// The queue's length.
+    room: usize,
+    counts: Mutex<BTreeMap<String, usize>>,
+}
 
 impl Waiting {
+    fn new(room: usize) -> Self {
+        Self { room, counts: Mutex::default() }
+    }
+
     fn counts(&self) -> MutexGuard<'_, BTreeMap<String, usize>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Counts one more message, unless that would take the room of other tenants. A tenant may use at most half of the
@@ -214,7 +240,7 @@ impl Waiting {
     fn enter(&self, tenant: &str) -> bool {
         let mut counts = self.counts();
         let own = counts.get(tenant).copied().unwrap_or(0);
-        let fits = own < QUEUE.saturating_sub(counts.values().sum());
+        let fits = own < self.room.saturating_sub(counts.values().sum());
         if fits {
             counts.insert(tenant.to_owned(), own + 1);
         }
@@ -236,8 +262,8 @@ impl Worker {
     /// Starts a worker. The outcomes of its messages are sent to `outcomes`.
     #[must_use]
     pub fn start(notifier: Arc<Notifier>, pace: Pace, outcomes: mpsc::Sender<Outcome>) -> Self {
-        let (queue, messages) = mpsc::channel(QUEUE);
-        let waiting = Arc::new(Waiting::default());
+        let (queue, messages) = mpsc::channel(notifier.queue());
+        let waiting = Arc::new(Waiting::new(notifier.queue()));
         let task = tokio::spawn(work(notifier.clone(), pace, messages, waiting.clone(), outcomes));
         Self { notifier, queue, waiting, task }
     }
@@ -274,7 +300,7 @@ async fn work(
         waiting.leave(&message.tenant);
         let result = tried(&notifier, pace, &message).await;
         let told = message.notices.iter().map(|notice| Notification::from(&notice.alert)).collect();
-        let outcome = Outcome { receiver: notifier.name.clone(), told, result };
+        let outcome = Outcome { receiver: notifier.name.clone(), tenant: message.tenant, told, result };
         if outcomes.send(outcome).await.is_err() {
             return;
         }
@@ -318,7 +344,7 @@ mod tests {
 
     #[test]
     fn a_queue_has_room_for_a_tenant_that_has_nothing_in_it() {
-        let waiting = Waiting::default();
+        let waiting = Waiting::new(QUEUE);
         assert_eq!((0..QUEUE).filter(|_| waiting.enter("many")).count(), QUEUE / 2);
         assert_eq!((0..QUEUE).filter(|_| waiting.enter("other")).count(), QUEUE / 4);
         assert!(waiting.enter("third") && waiting.enter("fourth") && !waiting.enter("many"));

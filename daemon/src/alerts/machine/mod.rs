@@ -5,9 +5,10 @@
 //! more. If a run ended with the finding, its alert fires until a later run is without the finding or `resolve_after`
 //! passes. A resolved alert keeps the run in which its finding was last seen.
 //!
-//! A run does not prove that a finding is gone if it has just begun, or if it began before the finding was last seen.
+//! A run does not prove that a finding is gone if it has just begun, if it has too little data to judge findings of this
+//! kind, or if it began before the finding was last seen.
 
-use memctl_model::JobState;
+use memctl_model::{FindingKind, JobState};
 
 use super::alert::{Alert, Delivery, JobFacts, Phase, Sighting};
 use super::rules::{Receiver, Rules};
@@ -62,7 +63,6 @@ pub fn seen(known: Option<Alert>, sighting: &Sighting, job: &JobFacts, rules: &R
     // The finding of a run that has ended will not disappear, so its alert fires without waiting.
     if alert.phase == Phase::Pending && (ended || now_ns.saturating_sub(alert.since_ns) >= sighting.for_ns) {
         fire(&mut alert, now_ns);
-        alert.fired_epochs = job.epochs;
     }
     Some(alert)
 }
@@ -72,6 +72,15 @@ fn fire(alert: &mut Alert, now_ns: u64) {
     // The time must be later than that of the previous firing, because it identifies the firing.
     alert.fired_ns = Some(alert.fired_ns.map_or(now_ns, |before| now_ns.max(before.saturating_add(1))));
     alert.resolved_ns = None;
+    alert.fired_epochs = alert.seen_epochs;
+}
+
+/// Whether a run that goes on would show the finding of an alert from an earlier run, if the finding were still there:
+/// it is past the epoch in which the alert fired, and has enough data to judge findings of this kind.
+fn is_far_enough(alert: &Alert, job: &JobFacts) -> bool {
+    let is_further = job.epochs.zip(alert.fired_epochs).is_some_and(|(done, fired)| done > fired);
+    let kind = FindingKind::of_name(&alert.finding.kind);
+    is_further && !kind.is_some_and(|kind| job.not_judged.contains(&kind))
 }
 
 fn resolve(mut alert: Alert, now_ns: u64) -> Alert {
@@ -94,9 +103,9 @@ pub fn missed(alert: Alert, job: &JobFacts, rules: &Rules, now_ns: u64) -> Optio
         (Phase::Resolved, _) => Some(alert),
         (Phase::Firing, None) => Some(resolve(alert, now_ns)),
         (Phase::Firing, state) if later_run => {
-            let further = job.epochs.zip(alert.fired_epochs).is_some_and(|(done, fired)| done > fired);
+            let is_enough = state == Some(JobState::Finished) || is_far_enough(&alert, job);
             // A run that ran at the same time may have run the same code, so it proves nothing.
-            let is_proof = job.started_ns >= alert.seen_ns && (state == Some(JobState::Finished) || further);
+            let is_proof = job.started_ns >= alert.seen_ns && is_enough;
             let resolved_by = Some(job.run_start());
             Some(if is_proof { resolve(Alert { resolved_by, ..alert }, now_ns) } else { alert })
         }

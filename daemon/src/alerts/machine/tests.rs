@@ -49,6 +49,7 @@ fn job(state: Option<JobState>, started_ns: u64, epochs: Option<u32>) -> JobFact
         ended_ns: None,
         epochs,
         imported: false,
+        not_judged: Vec::new(),
     }
 }
 
@@ -127,6 +128,8 @@ fn after_its_run_it_fires_until_a_later_run_did_without_it() {
     assert_eq!(later(Some(JobState::Running), Some(0)), Phase::Firing, "it has just begun");
     assert_eq!(later(Some(JobState::Running), Some(4)), Phase::Firing, "not further than where it fired");
     assert_eq!(later(Some(JobState::Running), Some(5)), Phase::Resolved);
+    let unsure = JobFacts { not_judged: vec![FindingKind::Oom], ..job(Some(JobState::Running), 60 * S, Some(5)) };
+    assert_eq!(judged(Some(left.clone()), None, &unsure, 70 * S).unwrap().phase, Phase::Firing, "it is not judged yet");
     assert_eq!(later(Some(JobState::Running), None), Phase::Firing);
     assert_eq!(later(Some(JobState::Failed), Some(2)), Phase::Firing, "it proved nothing");
     assert_eq!(later(Some(JobState::Lost), None), Phase::Firing);
@@ -151,6 +154,17 @@ fn after_its_run_it_fires_until_a_later_run_did_without_it() {
     // A daemon that starts and judges an old job again does not raise the alert again.
     let old = JobFacts { ended_ns: Some(50 * S), ..job(Some(JobState::Finished), 1, None) };
     assert_eq!(judged(None, OOM, &old, 50 * S + day), None);
+}
+
+#[test]
+fn an_alert_that_fires_between_two_judgements_knows_its_epoch() {
+    let pending = judged(None, LEAK, &job(Some(JobState::Running), 1, Some(6)), 100 * S).unwrap();
+    let fired = tick(pending, &rules(), 130 * S).unwrap();
+    assert_eq!((fired.phase, fired.fired_epochs), (Phase::Firing, Some(6)));
+    let left = judged(Some(fired), LEAK, &job(Some(JobState::Finished), 1, Some(8)), 140 * S).unwrap();
+    let later = |epochs| judged(Some(left.clone()), None, &job(Some(JobState::Running), 150 * S, epochs), 160 * S);
+    assert_eq!(later(Some(6)).unwrap().phase, Phase::Firing);
+    assert_eq!(later(Some(7)).unwrap().phase, Phase::Resolved);
 }
 
 #[test]

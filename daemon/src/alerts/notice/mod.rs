@@ -83,51 +83,40 @@ fn label_name(name: &str) -> String {
     out
 }
 
-/// The entries that all alerts share.
-fn common(maps: &[Map<String, Value>]) -> Map<String, Value> {
-    let Some((first, rest)) = maps.split_first() else { return Map::new() };
-    let shared = first.iter().filter(|(name, value)| rest.iter().all(|other| other.get(*name) == Some(*value)));
-    shared.map(|(name, value)| (name.clone(), value.clone())).collect()
-}
-
-/// The webhook message about alerts of one job.
+/// The webhook message about one alert. The message's group contains only this alert, so the status of both is the
+/// same. The group's labels identify the alert. They stay the same while the alert is about the same finding, also when
+/// its severity changes.
 #[must_use]
-pub fn webhook(notices: &[Notice], receiver: &str, external_url: &str) -> Value {
-    let labels: Vec<Map<String, Value>> =
-        notices.iter().map(|notice| notice.labels(notice.alert.finding.severity)).collect();
-    let annotations: Vec<Map<String, Value>> = notices.iter().map(Notice::annotations).collect();
-    let job = notices.first().map_or("", |notice| notice.alert.job.as_str());
-    let status = |resolved: bool| if resolved { "resolved" } else { "firing" };
-    let alerts: Vec<Value> = notices
-        .iter()
-        .zip(labels.iter().zip(&annotations))
-        .map(|(notice, (labels, annotations))| {
-            json!({
-                "status": status(notice.resolved()),
-                "labels": labels,
-                "annotations": annotations,
-                "startsAt": notice.starts_at(),
-                // An alert that has not ended has Go's zero time as its end.
-                "endsAt": match notice.alert.resolved_ns {
-                    Some(at_ns) if notice.resolved() => rfc3339(at_ns),
-                    _ => "0001-01-01T00:00:00Z".to_owned(),
-                },
-                "generatorURL": external_url,
-                "fingerprint": notice.alert.id_text(),
-            })
-        })
-        .collect();
+pub fn webhook(notice: &Notice, receiver: &str, external_url: &str) -> Value {
+    let labels = notice.labels(notice.alert.finding.severity);
+    let annotations = notice.annotations();
+    let status = if notice.resolved() { "resolved" } else { "firing" };
+    // The names are sorted, as in the keys that Alertmanager makes.
+    let group = ["alertname", "fingerprint", "job", "kind", "tenant"].map(|name| (name, &labels[name]));
+    let key: Vec<String> = group.iter().map(|(name, value)| format!("{name}={value}")).collect();
     json!({
         "version": "4",
-        "groupKey": format!("{{}}:{{job={}}}", json!(job)),
+        "groupKey": format!("{{}}:{{{}}}", key.join(", ")),
         "truncatedAlerts": 0,
-        "status": status(notices.iter().all(Notice::resolved)),
+        "status": status,
         "receiver": receiver,
-        "groupLabels": { "job": job },
-        "commonLabels": common(&labels),
-        "commonAnnotations": common(&annotations),
+        "groupLabels": group.into_iter().map(|(name, value)| (name.to_owned(), value.clone())).collect::<Map<_, _>>(),
+        "commonLabels": labels,
+        "commonAnnotations": annotations,
         "externalURL": external_url,
-        "alerts": alerts,
+        "alerts": [{
+            "status": status,
+            "labels": labels,
+            "annotations": annotations,
+            "startsAt": notice.starts_at(),
+            // An alert that has not ended has Go's zero time as its end.
+            "endsAt": match notice.alert.resolved_ns {
+                Some(at_ns) if notice.resolved() => rfc3339(at_ns),
+                _ => "0001-01-01T00:00:00Z".to_owned(),
+            },
+            "generatorURL": external_url,
+            "fingerprint": notice.alert.id_text(),
+        }],
     })
 }
 

@@ -24,6 +24,7 @@ fn notice(title: &str, phase: Phase) -> Notice {
         ended_ns: None,
         epochs: None,
         imported: false,
+        not_judged: Vec::new(),
     };
     let mut alert = sightings(&rules, &job, &[finding], 1_795_168_320_000_000_000).remove(0).alert;
     alert.phase = phase;
@@ -34,41 +35,59 @@ fn notice(title: &str, phase: Phase) -> Notice {
 
 #[test]
 fn the_webhook_has_alertmanagers_fields() {
-    let notices = [notice("grows", Phase::Firing), notice("shrinks \"\u{1b}\n", Phase::Resolved)];
-    let sent = webhook(&notices, "hook", "https://w");
+    let shrinks = notice("shrinks \"\u{1b}\n", Phase::Resolved);
+    let id = shrinks.alert.id_text();
     let labels = json!({
         "alertname": "MemoryLeak", "tenant": "default", "job": "vit", "kind": "leak", "severity": "warning",
-        "fingerprint": notices[0].alert.id_text(), "pager": "yes", "team_a": "v",
+        "fingerprint": id, "pager": "yes", "team_a": "v",
     });
-    let alert = |status: &str, summary: &str, ends: &str| {
-        json!({
-            "status": status,
-            "labels": labels,
-            "annotations": { "summary": summary, "description": "why", "ranks": "0-1,3", "runbook": "https://w" },
-            "startsAt": "2026-11-20T09:52:00Z",
-            "endsAt": ends,
-            "generatorURL": "https://w",
-            "fingerprint": notices[0].alert.id_text(),
-        })
-    };
+    let annotations = json!({
+        "summary": "shrinks \"\u{1b}\n", "description": "why", "ranks": "0-1,3", "runbook": "https://w"
+    });
     let expected = json!({
         "version": "4",
-        "groupKey": "{}:{job=\"vit\"}",
+        "groupKey": format!(
+            "{{}}:{{alertname=\"MemoryLeak\", fingerprint=\"{id}\", job=\"vit\", kind=\"leak\", tenant=\"default\"}}"
+        ),
         "truncatedAlerts": 0,
-        "status": "firing",
+        "status": "resolved",
         "receiver": "hook",
-        "groupLabels": { "job": "vit" },
+        "groupLabels": {
+            "alertname": "MemoryLeak", "fingerprint": id, "job": "vit", "kind": "leak", "tenant": "default",
+        },
         "commonLabels": labels,
-        "commonAnnotations": { "description": "why", "ranks": "0-1,3", "runbook": "https://w" },
+        "commonAnnotations": annotations,
         "externalURL": "https://w",
-        "alerts": [
-            alert("firing", "grows", "0001-01-01T00:00:00Z"),
-            alert("resolved", "shrinks \"\u{1b}\n", "2026-11-20T09:53:00.5Z"),
-        ],
+        "alerts": [{
+            "status": "resolved",
+            "labels": labels,
+            "annotations": annotations,
+            "startsAt": "2026-11-20T09:52:00Z",
+            "endsAt": "2026-11-20T09:53:00.5Z",
+            "generatorURL": "https://w",
+            "fingerprint": id,
+        }],
     });
+    let sent = webhook(&shrinks, "hook", "https://w");
     assert_eq!(sent, expected);
     assert!(sent.to_string().is_ascii() || sent.to_string().contains("\\u001b"));
-    assert_eq!(webhook(&notices[1..], "hook", "")["status"], "resolved");
+    let firing = webhook(&notice("grows", Phase::Firing), "hook", "");
+    assert_eq!((&firing["status"], &firing["alerts"][0]["endsAt"]), (&"firing".into(), &"0001-01-01T00:00:00Z".into()));
+}
+
+#[test]
+fn a_group_is_one_alert_of_one_tenant_at_any_severity() {
+    let key = |notice: &Notice| webhook(notice, "hook", "")["groupKey"].clone();
+    let leak = notice("grows", Phase::Firing);
+    let with = |change: fn(&mut Alert)| {
+        let mut notice = leak.clone();
+        change(&mut notice.alert);
+        key(&notice)
+    };
+    assert_eq!(with(|alert| alert.finding.severity = Severity::Critical), key(&leak));
+    assert_eq!(key(&notice("shrinks", Phase::Resolved)), key(&leak));
+    let others = [with(|alert| alert.tenant = "team-b".into()), with(|alert| alert.id ^= 1)];
+    assert!(others.iter().all(|other| *other != key(&leak)), "{others:?}");
 }
 
 #[test]

@@ -309,7 +309,7 @@ impl<'t> Section<'t> {
     fn only(&self, known: &[&str]) -> Result<(), RulesError> {
         match self.table.keys().find(|key| !known.contains(&key.get_ref().as_ref())) {
             Some(key) => {
-                let reason = format!("is an unknown key; valid keys: {}", known.join(", "));
+                let reason = format!("there is no such key; valid keys: {}", known.join(", "));
                 Err(self.source.error(Some(key.span()), self.place(key.get_ref()), reason))
             }
             None => Ok(()),

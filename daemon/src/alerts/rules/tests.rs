@@ -133,7 +133,10 @@ fn errors_name_file_line_rule_key_and_the_way_out() {
             rule("receivers = [\"nobody\"]"),
             "alert rules r.toml, line 4: rule \"R\", key `receivers`: there is no receiver \"nobody\"; no receivers are defined; add a [[receiver]] of that name",
         ),
-        (rule("severty = \"info\""), "line 4: rule \"R\", key `severty`: is an unknown key; valid keys: name, kinds, "),
+        (
+            rule("severty = \"info\""),
+            "line 4: rule \"R\", key `severty`: there is no such key; valid keys: name, kinds, ",
+        ),
         (
             rule("severity = \"bad\""),
             "line 4: rule \"R\", key `severity`: \"bad\" is not one of info, warning, critical",
@@ -173,7 +176,7 @@ fn errors_name_file_line_rule_key_and_the_way_out() {
         ),
         (
             receiver("type = \"webhook\"\nurl = \"x\"\nresend = \"1m\""),
-            "line 5: receiver \"r\", key `resend`: is an unknown key",
+            "line 5: receiver \"r\", key `resend`: there is no such key",
         ),
         (
             receiver("type = \"webhook\"\nurl = \"http://x\"\nca_file = \"/no/such\""),

@@ -62,7 +62,7 @@ pub async fn backup(address: &StoreAddress, target: &Path) -> Result<Copied, Sto
 pub async fn restore(source: &Path, address: &StoreAddress, damaged: bool) -> Result<Copied, StoreError> {
     sound::has_all_pages(source)?;
     let scratch = Scratch::make().map_err(|error| told(source, &error))?;
-    let current = sqlite::brought_up_to_date(source, &scratch.0).await?;
+    let current = sqlite::brought_up_to_date(source, &scratch.0).await.map_err(sound::of_pages)?;
     let from = current.as_deref().unwrap_or(source);
     if !damaged {
         sound::is_undamaged(source, from).await?;

@@ -16,13 +16,16 @@ use super::told;
 /// (https://www.sqlite.org/fileformat.html, 1.3).
 const HEADER: usize = 32;
 
+/// Characters of SQLite's message that an error shows.
+const SAID_MAX: usize = 200;
+
 /// Refuses a file that is empty or has fewer pages than its header states.
 pub(super) fn has_all_pages(source: &Path) -> Result<(), StoreError> {
     let cannot = |error: std::io::Error| told(source, &error);
     let mut file = File::open(source).map_err(cannot)?;
     let length = file.metadata().map_err(cannot)?.len();
     if length == 0 {
-        return Err(refused(source, "it is empty"));
+        return Err(refused(source, "it is empty: restore another backup"));
     }
     let mut header = [0; HEADER];
     if file.read_exact(&mut header).is_err() || !header.starts_with(b"SQLite format 3\0") {
@@ -35,7 +38,10 @@ pub(super) fn has_all_pages(source: &Path) -> Result<(), StoreError> {
     };
     let pages = u64::from(u32::from_be_bytes([header[28], header[29], header[30], header[31]]));
     if length < pages * page {
-        let why = format!("it has {length} bytes of {}: it was cut while it was copied", pages * page);
+        let why = format!(
+            "it has {length} bytes of {}: it was cut while it was copied; copy it again, or restore another backup",
+            pages * page
+        );
         return Err(refused(source, &why));
     }
     Ok(())
@@ -43,14 +49,24 @@ pub(super) fn has_all_pages(source: &Path) -> Result<(), StoreError> {
 
 /// Refuses a backup with a wrong checksum or a wrong sum in a session's row.
 pub(super) async fn is_undamaged(source: &Path, current: &Path) -> Result<(), StoreError> {
-    let checked = checking::check(&StoreAddress::Sqlite(current.to_owned()), Depth::Bytes).await?;
+    let checked = checking::check(&StoreAddress::Sqlite(current.to_owned()), Depth::Bytes).await.map_err(of_pages)?;
     let Some(first) = checked.problems.first() else { return Ok(()) };
     let more = match checked.problems_found {
         0 | 1 => String::new(),
         found => format!(" (and {} more)", found - 1),
     };
-    let why = format!("{}{more}; --damaged restores it all the same, and what is damaged stays so", first.what);
+    let why = format!("{}{more}; --damaged restores it all the same, and its damaged items stay damaged", first.what);
     Err(refused(source, &why))
+}
+
+/// The error for a file with damaged pages. SQLite's message has several lines and no way out.
+pub(super) fn of_pages(error: StoreError) -> StoreError {
+    let StoreError::Damaged { place, what } = error else { return error };
+    let words: String = what.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(SAID_MAX).collect();
+    let why = format!(
+        "pages of its database are damaged, and --damaged cannot help, because their rows cannot be read: restore another backup (SQLite says: {words})"
+    );
+    StoreError::Unsound { place, why }
 }
 
 fn refused(source: &Path, why: &str) -> StoreError {

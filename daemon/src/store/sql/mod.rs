@@ -5,6 +5,8 @@
 //!
 //! [`read`] has the queries. [`append`], [`expire`], [`access`] and [`alert_records`] have the changes, each made in
 //! the caller's transaction.
+//!
+//! (Over 400 lines: one trait of many methods, most of them one line.)
 
 mod access;
 mod alert_records;
@@ -28,6 +30,7 @@ use super::alert_records::{AlertPut, AlertRecord, AlertSelection, PutOutcome};
 use super::damage::Damage;
 use super::expiry::{self, Candidate, Part, Shrink, Spending};
 use super::holders::{HoldersIndex, HoldersRow};
+use super::losses::{ExpiredJob, Losses};
 use super::opening::{Held, Opening, stored_id};
 use super::plan::{self, Plan, SessionState};
 use super::row_reader::Fault;
@@ -188,6 +191,10 @@ impl<B: Backend> Store for B {
         read!(self, "listing jobs", |db| read::jobs(db, scope, limit))
     }
 
+    async fn jobs_heard(&self, since_ns: u64, limit: u32) -> Result<Vec<JobRow>, StoreError> {
+        read!(self, "listing jobs", |db| read::jobs_heard(db, since_ns, limit))
+    }
+
     async fn job_in(&self, scope: &Scope, which: &Which, attempt: Option<u32>) -> Result<Option<JobRow>, StoreError> {
         read!(self, "finding a job", |db| read::job(db, scope, which, attempt))
     }
@@ -253,19 +260,17 @@ impl<B: Backend> Store for B {
         read!(self, "listing gaps", |db| read::gaps(db, job))
     }
 
-    async fn expire(&self, policy: Retention, now_ns: u64) -> Result<Expired, StoreError> {
-        let mut gone = Expired::default();
-        if let Some(age_ns) = policy.age_ns {
-            change!(self, "finding what was heard too late", |tx| expire::heard_too_late(tx, now_ns))?;
-            let latest_ns = read!(self, "finding what was heard last", |db| read::heard_latest(db, now_ns))?;
-            let cutoff_ns = expiry::cutoff(now_ns, latest_ns, age_ns);
-            for job in read!(self, "finding old jobs", |db| read::jobs_unheard(db, cutoff_ns))? {
-                gone += change!(self, "expiring a job", |tx| expire::job_by_age(tx, job, cutoff_ns))?;
+    async fn expire_jobs(&self, policy: Retention, now_ns: u64) -> (Vec<ExpiredJob>, Result<(), StoreError>) {
+        let mut losses = Losses::default();
+        let outcome = async {
+            if let Some(age_ns) = policy.age_ns {
+                expire_by_age(self, age_ns, now_ns, &mut losses).await?;
             }
-        }
-        gone += expiry::shrink(self, &policy).await?;
-        self.release().await?;
-        Ok(gone)
+            expiry::shrink(self, &policy, &mut losses).await?;
+            self.release().await
+        };
+        let outcome = outcome.await;
+        (losses.into_jobs(), outcome)
     }
 
     async fn delete_job(&self, job: i64) -> Result<Expired, StoreError> {
@@ -356,6 +361,23 @@ impl<B: Backend> Store for B {
     async fn close(&self) -> Result<(), StoreError> {
         self.end().await
     }
+}
+
+/// Removes the jobs that were not heard from for longer than `age_ns`.
+async fn expire_by_age<B: Backend>(store: &B, age_ns: u64, now_ns: u64, losses: &mut Losses) -> Result<(), StoreError> {
+    change!(store, "finding what was heard too late", |tx| expire::heard_too_late(tx, now_ns))?;
+    let latest_ns = read!(store, "finding what was heard last", |db| read::heard_latest(db, now_ns))?;
+    let cutoff_ns = expiry::cutoff(now_ns, latest_ns, age_ns);
+    let old: BTreeSet<i64> =
+        read!(store, "finding old jobs", |db| read::jobs_unheard(db, cutoff_ns))?.into_iter().collect();
+    if old.is_empty() {
+        return Ok(());
+    }
+    for spending in store.spending().await?.iter().filter(|spending| old.contains(&spending.job)) {
+        let gone = change!(store, "expiring a job", |tx| expire::job_by_age(tx, spending.job, cutoff_ns))?;
+        losses.add(spending.lost(gone));
+    }
+    Ok(())
 }
 
 #[async_trait]

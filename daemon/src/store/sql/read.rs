@@ -33,6 +33,12 @@ pub(super) async fn jobs<C: SqlConnection>(db: &mut C, scope: &Scope, limit: u32
     rows.iter().map(row_reader::job).collect()
 }
 
+/// The jobs that were heard from at or after this time, the latest first.
+pub(super) async fn jobs_heard<C: SqlConnection>(db: &mut C, since_ns: u64, limit: u32) -> Result<Vec<JobRow>, Fault> {
+    let rows = db.all(query(sql!("jobs_heard")).bind(bound(since_ns)).bind(limit)).await?;
+    rows.iter().map(row_reader::job).collect()
+}
+
 /// The tenants that have a job of this name.
 pub(super) async fn tenants_of<C: SqlConnection>(db: &mut C, job: &str) -> Result<Vec<String>, Fault> {
     // A job's name never contains a zero byte, and Postgres refuses text that contains one.

@@ -304,7 +304,9 @@ const DAY_NS: u64 = 24 * 3_600 * SECOND_NS;
 async fn look(store: &dyn Store, clock: &mut SteadyClock, wall_ns: u64, second: u64) -> u64 {
     let policy = Retention { age_ns: Some(30 * DAY_NS), ..Retention::default() };
     let reading = clock.read(wall_ns, second * SECOND_NS);
-    retention::once(store, policy, reading, Some(NOW_NS)).await.unwrap().jobs
+    let (jobs, outcome) = retention::once(store, policy, reading, Some(NOW_NS)).await;
+    outcome.unwrap();
+    jobs.iter().map(|job| job.gone.jobs).sum()
 }
 
 pub async fn a_clock_that_jumps_makes_nothing_old(store: Arc<dyn Store>) {
