@@ -29,7 +29,7 @@ impl Page for Tokens {
                 token.tenant.clone(),
                 token.jobs.clone(),
                 token.state.name().to_owned(),
-                token.expires_at.map_or_else(|| "never".to_owned(), |at| seconds(at)),
+                token.expires_at.map_or_else(|| "never".to_owned(), seconds),
             ]);
         }
         let mut out = table.show(screen);
