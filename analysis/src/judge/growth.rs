@@ -206,13 +206,19 @@ impl Growth {
         if self.times.len() < PARTS || length == 0 {
             return false;
         }
+        // Growth per boundary of each part, scaled: parts may differ by a boundary.
+        let boundaries = |part: u64| (part + 1) * length / PARTS as u64 - part * length / PARTS as u64;
         let mut gains = [0_u64; PARTS];
         for (&at, &size) in self.times.iter().zip(&self.sizes) {
             // A rise that is seen at a boundary came before it, so the last boundary of a part belongs to the part.
             let part = (u64::from(at.saturating_sub(self.begun)) * PARTS as u64).div_ceil(length).max(1) as usize - 1;
-            gains[part.min(PARTS - 1)] += size;
+            let gain = &mut gains[part.min(PARTS - 1)];
+            *gain = gain.saturating_add(size);
         }
-        let quarter = |parts: &[u64]| parts.iter().sum::<u64>();
+        for (part, gain) in (0..).zip(&mut gains) {
+            *gain = gain.saturating_mul(length) / boundaries(part).max(1);
+        }
+        let quarter = |parts: &[u64]| parts.iter().fold(0_u64, |sum, gain| sum.saturating_add(*gain));
         let (first, last) = (quarter(&gains[..PARTS / 4]), quarter(&gains[PARTS - PARTS / 4..]));
         last >= first.saturating_mul(FASTER_MIN) && statistics::kendall(&gains) >= TREND_MIN
     }

@@ -39,7 +39,7 @@ fn of_cause(report: &Report, failed: &[u32]) -> String {
             let between = holder.map(|holder| {
                 format!("{} of {} {} between the holes", plural(holder.pin.blocks, "block"), place_or_none(holder.stack.site()), if holder.pin.blocks == 1 { "lies" } else { "lie" })
             });
-            let between = between.map_or(String::new(), |between| format!("{between}: free such blocks together, keep them in one tensor, or allocate the large tensor first"));
+            let between = between.map_or(String::new(), |between| format!("{between}: free them together, keep them in one tensor, or allocate the large tensor first"));
             [between.as_str(), REPLAYED].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ")
         }
         OomCause::Neighbour => format!(

@@ -726,11 +726,11 @@ pub struct HoldersAsked {
     pub unasked: bool,
     #[prost(uint32, tag = "6")]
     pub budget_ms: u32,
-    #[prost(oneof = "holders_asked::Outcome", tags = "7, 8")]
-    pub outcome: ::core::option::Option<holders_asked::Outcome>,
     /// The lines of the function whose blocks were asked about, ascending. Answers of earlier versions have none: `line`.
     #[prost(uint32, repeated, tag = "9")]
     pub lines: ::prost::alloc::vec::Vec<u32>,
+    #[prost(oneof = "holders_asked::Outcome", tags = "7, 8")]
+    pub outcome: ::core::option::Option<holders_asked::Outcome>,
 }
 /// Nested message and enum types in `HoldersAsked`.
 pub mod holders_asked {

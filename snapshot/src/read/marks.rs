@@ -184,24 +184,26 @@ fn complete(marks: &mut Vec<Mark>, start_ns: u64) {
     marks.splice(0..0, missing);
 }
 
-/// Leaves out the ranges that ended before a time. A range under way at that time begins then.
+/// Leaves out the epochs, steps and phases that ended before a time.
 fn begin_at(marks: &mut Vec<Mark>, begin_ns: u64) {
-    let later = marks.split_off(marks.partition_point(|mark| mark.time_ns < begin_ns));
-    let mut open: Vec<Mark> = Vec::new();
-    for mark in marks.drain(..) {
-        match begin_of(&mark.kind) {
+    let is_judged =
+        |kind: &MarkKind| matches!(kind, MarkKind::EpochBegin(_) | MarkKind::StepBegin(_) | MarkKind::PhaseBegin(_));
+    let before = marks.partition_point(|mark| mark.time_ns < begin_ns);
+    let (mut open, mut has_ended) = (Vec::new(), vec![false; before]);
+    for (at, mark) in marks[..before].iter().enumerate() {
+        match begin_of(&mark.kind).filter(is_judged) {
             Some(begin) => {
-                if let Some(at) = open.iter().rposition(|mark| mark.kind == begin) {
-                    open.remove(at);
+                if let Some(place) = open.iter().rposition(|&begun: &usize| marks[begun].kind == begin) {
+                    has_ended[open.remove(place)] = true;
+                    has_ended[at] = true;
                 }
             }
-            None => open.push(mark),
+            None if is_judged(&mark.kind) => open.push(at),
+            None => {}
         }
     }
-    let is_range = |mark: &Mark| !matches!(mark.kind, MarkKind::Note(_) | MarkKind::WindowEnd(_));
-    open.retain(is_range);
-    marks.extend(open.into_iter().map(|mark| Mark { time_ns: begin_ns, ..mark }));
-    marks.extend(later);
+    let mut has_ended = has_ended.into_iter();
+    marks.retain(|_| !has_ended.next().unwrap_or(false));
 }
 
 /// The begin that an end needs; `None` for a mark that is not an end.
@@ -246,6 +248,6 @@ mod tests {
         assert_eq!(of(None).0.len(), 6);
         let (steps, first) = of(Some(38));
         assert_eq!(steps, [(3, 45), (4, 55), (5, 65)], "the steps keep their numbers");
-        assert_eq!(first, Mark { time_ns: 38, kind: MarkKind::EpochBegin(0) });
+        assert_eq!(first, Mark { time_ns: 0, kind: MarkKind::EpochBegin(0) });
     }
 }
