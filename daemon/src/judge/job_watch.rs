@@ -203,11 +203,8 @@ impl SessionWatch {
             }
             Content::SiteTables(tables) => {
                 let see = |table: &SiteTable| {
-                    let is_within = self.range.holds(table);
-                    if (is_within || self.range.begins_after(table)) && bytes <= allowed {
-                        if is_within {
-                            self.shown.see(table);
-                        }
+                    if self.range.holds(table) && bytes <= allowed {
+                        self.shown.see(table);
                         let watch = watch(&mut self.watches, &self.told, &self.facts, table.device.0);
                         let before = watch.bytes();
                         watch.table(table);
