@@ -42,7 +42,7 @@ pub(super) fn growth(report: &Report, limit: Limit<u64>, per: Per, terms: &Terms
     let Some(rate) = rate else {
         return open.unwrap_or_else(|| unmeasured(report, per));
     };
-    let checked = told(limit, per, rate);
+    let checked = compared(limit, per, rate);
     match open.filter(|_| checked.verdict == Outcome::Holds) {
         Some(open) => {
             let because = format!("{}; {}", checked.because, open.because);
@@ -132,7 +132,7 @@ fn converted(rate: i64, rank: &Rank, per: Per) -> Option<i64> {
     }
 }
 
-fn told(limit: Limit<u64>, per: Per, rate: Rate) -> Checked {
+fn compared(limit: Limit<u64>, per: Per, rate: Rate) -> Checked {
     let grown = u64::try_from(rate.bytes).unwrap_or(0);
     let on = rate.rank.map_or(String::new(), |rank| format!(", on rank {rank}"));
     let because = format!("{} per {} at most{on}", HumanBytes(rate.bytes), per.name());

@@ -271,7 +271,7 @@ mod tests {
         let mut stream = Stream::new("job", windows, counters, Some(events)).unwrap();
         let mut dictionary = StackSender::default();
         for line in 1..=1000 {
-            dictionary.add(&[Frame { function: "step".into(), file: "/work/train.py".into(), line }]);
+            dictionary.add(&[Frame { function: "step".into(), file: "/home/u/train.py".into(), line }]);
         }
         let session = v1::SessionInfo { id: vec![1; 16], ..v1::SessionInfo::default() };
         let start = v1::RankStart { session: Some(session), ..v1::RankStart::default() };
