@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from conftest import Daemon, Going, Memctl
+from conftest import Daemon, Going, Memctl, until
 
 RANKS = 4
 # Starts the ranks and waits until all have ended, with any exit code.
@@ -109,8 +109,12 @@ def test_the_launcher_dies(memctl: Memctl, script: Any, daemon: Daemon) -> None:
     acknowledged = until_stored(memctl, daemon, going)
     os.kill(going.pid, signal.SIGKILL)
     assert going.process.wait(10) == -9
-    # On a busy machine, ranks that go on at once end before they notice.
-    going.until_said("is recorded on by the process itself")
+    # On a busy machine, ranks that go on at once end before they notice: all four have to have a new session.
+    def own_sessions() -> int:
+        [job] = memctl.answer("jobs", "--daemon", daemon.url)["jobs"]
+        return job["earlier_sessions"]
+
+    until(lambda: own_sessions() == RANKS, own_sessions)
     going.go_on("half")
     # The launcher is dead, so the test waits for the ranks' own output.
     run = going.until_said("codes")

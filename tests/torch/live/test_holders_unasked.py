@@ -130,7 +130,8 @@ def test_a_server_that_waits_is_asked_and_answers(memctl: Memctl, script: Any) -
         daemon.stop()
 
 
-# A bounded deque fills, so the process is searched. The collector is off: what the search kept would stay.
+# A bounded deque fills, so the process is searched; the steps are slow until it is. The collector is off: what the search
+# kept would stay.
 PEAK = """
 import collections
 import gc
@@ -142,7 +143,8 @@ import small
 gc.disable()
 model = torch.nn.Linear(64, 64, device="cuda")
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-recent = collections.deque(maxlen=60)
+recent = collections.deque(maxlen=300)
+slow = sys.argv[1] == "slow"
 
 def train_step(batch):
     out = model(batch)
@@ -151,9 +153,11 @@ def train_step(batch):
     optimizer.zero_grad()
     return out.detach()
 
-for step in range(140):
+for step in range(400):
     recent.append(train_step(torch.ones(4096, 64, device="cuda"))[:64].clone())
-    time.sleep(0.02)
+    if slow and "memctl_agent._holders._search" not in sys.modules:
+        time.sleep(0.05 if step < 250 else 1)
+        slow = step < 290
 small.tell("searched", "memctl_agent._holders._search" in sys.modules)
 small.tell("peak", torch.cuda.max_memory_allocated())
 """
@@ -161,7 +165,7 @@ small.tell("peak", torch.cuda.max_memory_allocated())
 
 def test_a_search_keeps_no_tensor_alive(memctl: Memctl, script: Any) -> None:
     train = script(PEAK)
-    searched = memctl("run", "--job", "searched", "--", sys.executable, str(train))
-    alone = memctl("run", "--no-holders", "--job", "alone", "--", sys.executable, str(train))
+    searched = memctl("run", "--job", "searched", "--", sys.executable, str(train), "slow")
+    alone = memctl("run", "--no-holders", "--job", "alone", "--", sys.executable, str(train), "fast")
     assert searched.told("searched") is True and alone.told("searched") is False, searched
     assert searched.told("peak") == alone.told("peak")
