@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use crate::args::{Format, Global};
+use crate::args::{Format, Global, Part};
 use crate::exit::Failure;
 use crate::page::Page;
 use crate::render::screen::Screen;
@@ -26,4 +26,21 @@ pub fn print(answer: &impl Page, format: Format, screen: &Screen, out: &mut dyn 
 /// The output cannot be written.
 pub fn show(answer: &impl Page, global: &Global, screen: &Screen, out: &mut dyn Write) -> Result<(), Failure> {
     print(answer, global.output, screen, out).map_err(|error| Failure::output("standard output", &error))
+}
+
+/// Prints a response about a part of a job. People first read what it measures if that is not the whole job.
+///
+/// # Errors
+/// The output cannot be written.
+pub fn show_part(
+    answer: &impl Page,
+    part: &Part,
+    global: &Global,
+    screen: &Screen,
+    out: &mut dyn Write,
+) -> Result<(), Failure> {
+    if let Some(range) = part.range_in_words().filter(|_| global.output == Format::Table) {
+        writeln!(out, "{}", screen.wrapped(&range, 0)).map_err(|error| Failure::output("standard output", &error))?;
+    }
+    show(answer, global, screen, out)
 }

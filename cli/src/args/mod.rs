@@ -30,8 +30,8 @@ pub use assert::{Assert, Results};
 pub use compare::{Baseline, BaselineVerb, Diff};
 pub use mcp::Mcp;
 pub use questions::{
-    Diagnose, Export, ExportFormat, FailOn, Fit, Frag, Holders, Jobs, Leaks, Ledger, Oom, Query, Ranks, Report, Sites,
-    Timeline, WhatIf,
+    Diagnose, Export, ExportFormat, FailOn, Fit, Frag, Holders, Jobs, Leaks, Ledger, Oom, Part, Query, Ranks, Report,
+    Sites, Timeline, WhatIf,
 };
 pub use recording::{Import, Run};
 pub use serving::{Daemon, LocalService, LogFormat};

@@ -89,6 +89,20 @@ pub struct Part {
 }
 
 impl Part {
+    /// What an answer about a range measures, as a line before it; `None` if all boundaries count.
+    #[must_use]
+    pub fn range_in_words(&self) -> Option<String> {
+        let of = match (self.epoch.and_then(|range| range.first), self.epoch.and_then(|range| range.last)) {
+            (Some(first), Some(last)) if first == last => format!("epoch {first}"),
+            (Some(first), Some(last)) => format!("epochs {first} to {last}"),
+            (Some(first), None) => format!("epochs from {first} on"),
+            (None, Some(last)) => format!("epochs up to {last}"),
+            (None, None) if self.since.is_some() || self.until.is_some() => "the chosen time".to_owned(),
+            (None, None) => return None,
+        };
+        Some(format!("Only {of}: growth is measured from the first step or epoch end there to the last."))
+    }
+
     /// The selection for the daemon.
     #[must_use]
     pub fn selection(&self, job: String, now: Timestamp) -> v1::Selection {

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use crate::args::{self, Global};
 use crate::client::{asking, diagnosis};
 use crate::exit::Failure;
-use crate::output::show;
+use crate::output::show_part;
 use crate::render::screen::Screen;
 
 /// See the module.
@@ -23,5 +23,5 @@ pub async fn run(
 ) -> Result<(), Failure> {
     let selection = args.narrow.selection(now);
     let note = asking(global, async |connection| diagnosis(connection, selection).await);
-    show(&note.await?, global, screen, out)
+    show_part(&note.await?, &args.narrow.part, global, screen, out)
 }

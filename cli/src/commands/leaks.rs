@@ -8,7 +8,7 @@ use memctl_answers::leaks::Leaks;
 use crate::args::{self, Global};
 use crate::client::{asking, report};
 use crate::exit::Failure;
-use crate::output::show;
+use crate::output::show_part;
 use crate::render::screen::Screen;
 
 /// See the module.
@@ -24,5 +24,5 @@ pub async fn run(
 ) -> Result<(), Failure> {
     let selection = args.narrow.selection(now);
     let report = asking(global, async |connection| report(connection, selection, global).await).await?;
-    show(&Leaks::new(report, args.all), global, screen, out)
+    show_part(&Leaks::new(report, args.all), &args.narrow.part, global, screen, out)
 }

@@ -19,7 +19,7 @@ use crate::client::{self, asking, course, hint, live, report};
 use crate::connect::default_data_dir;
 use crate::exit::Failure;
 use crate::hosting::data_dirs;
-use crate::output::show;
+use crate::output::{show, show_part};
 use crate::page;
 use crate::render::screen::Screen;
 use crate::render::text::{plural, safe};
@@ -82,7 +82,7 @@ pub async fn query(
     let selection = args.narrow.selection(now);
     let answer = asking(global, async |connection| report(connection, selection, global).await).await?;
     unrecorded::note(global, &args.narrow.which.name());
-    show(&answer, global, screen, out)?;
+    show_part(&answer, &args.narrow.part, global, screen, out)?;
     args.fail_on.map_or(Ok(()), |limit| fail_on(&answer, limit))
 }
 

@@ -8,7 +8,7 @@ use memctl_answers::ranks::Ranks;
 use crate::args::{self, Global};
 use crate::client::{asking, report};
 use crate::exit::Failure;
-use crate::output::show;
+use crate::output::show_part;
 use crate::render::screen::Screen;
 
 /// See the module.
@@ -24,5 +24,5 @@ pub async fn run(
 ) -> Result<(), Failure> {
     let selection = args.narrow.selection(now);
     let answer = asking(global, async |connection| report(connection, selection, global).await).await?;
-    show(&Ranks::new(answer), global, screen, out)
+    show_part(&Ranks::new(answer), &args.narrow.part, global, screen, out)
 }
