@@ -179,9 +179,9 @@ pub struct Receiver {
     /// Its name.
     pub receiver: String,
     /// The phase it was last notified of; null if it was never notified.
-    pub told: Option<Phase>,
+    pub notified: Option<Phase>,
     /// When.
-    pub told_at: Option<Time>,
+    pub notified_at: Option<Time>,
     /// Notifications given up.
     pub given_up: u64,
     /// Why the last one was.
@@ -461,7 +461,7 @@ mod tests {
             r#""rank_count":2,"all_ranks":true,"title":"grows","explanation":"why","advice":"what","#,
             r#""labels":{"team":"vision"},"annotations":{},"since":"2026-11-20T09:52:00Z","#,
             r#""fired_at":"2026-11-20T09:52:01.5Z","resolved_at":null,"seen_at":"2026-11-20T09:53:00Z","#,
-            r#""silenced_by":null,"receivers":[{"receiver":"hook","told":"firing","told_at":"2026-11-20T09:52:02Z","#,
+            r#""silenced_by":null,"receivers":[{"receiver":"hook","notified":"firing","notified_at":"2026-11-20T09:52:02Z","#,
             r#""given_up":1,"last_error":"HTTP 500"}],"tenant":"default"}"#,
         );
         let alert: Alert = serde_json::from_str(text).unwrap();

@@ -185,7 +185,7 @@ pub enum Pattern {
     /// A hook is registered repeatedly, so that it is called more often every time.
     HooksPileUp,
     /// A new optimizer is created while the old one's state is still referenced.
-    OptimizersMadeAnew,
+    OptimizerRecreated,
     /// A CUDA graph is captured repeatedly, each time with its own pool.
     GraphsCaptured,
     /// `empty_cache()` is called repeatedly.
@@ -201,7 +201,7 @@ impl Pattern {
         Self::GraphKept,
         Self::HiddenChain,
         Self::HooksPileUp,
-        Self::OptimizersMadeAnew,
+        Self::OptimizerRecreated,
         Self::GraphsCaptured,
         Self::CacheEmptied,
     ];
@@ -216,7 +216,7 @@ impl Pattern {
             Self::GraphKept => "graph_kept",
             Self::HiddenChain => "hidden_chain",
             Self::HooksPileUp => "hooks_pile_up",
-            Self::OptimizersMadeAnew => "optimizers_made_anew",
+            Self::OptimizerRecreated => "optimizer_recreated",
             Self::GraphsCaptured => "graphs_captured",
             Self::CacheEmptied => "cache_emptied",
         }

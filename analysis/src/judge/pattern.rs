@@ -37,7 +37,7 @@ pub(super) fn pattern(watch: &RankWatch, kind: FindingKind, group: &Group) -> (P
         return (Pattern::ReplacedByLarger, None);
     }
     if of_optimizer(watch, group) {
-        return (Pattern::OptimizersMadeAnew, None);
+        return (Pattern::OptimizerRecreated, None);
     }
     match hooks(watch.sites[lead.site].series(Per::Step).points()) {
         Some(hooks) => (Pattern::HooksPileUp, Some(hooks)),

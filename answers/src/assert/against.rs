@@ -5,7 +5,9 @@ use memctl_model::finding::Growth;
 use memctl_model::{FindingKind, HumanBytes};
 
 use super::known::{Beside, New};
-use super::{ALLOCATED, Checked, OfEpoch, Outcome, RESERVED, Terms, concerning, is_small_leak, not_judged, verdict};
+use super::leaks::is_small_leak;
+use super::peaks::{ALLOCATED, OfEpoch, RESERVED};
+use super::{Checked, Outcome, Terms, concerning, not_judged, verdict};
 use crate::baseline::Spread;
 use crate::conditions::{Allowance, Limit};
 use crate::finding::Finding;
@@ -70,7 +72,7 @@ fn compared(report: &Report, peak: Peak, other: &Against, terms: &Terms, limit: 
         return verdict(Outcome::Inconclusive, format!("no peak was recorded of {}", other.name));
     };
     let most = limit(theirs).saturating_add((peak.spread)(&other.spread));
-    let mut checked = super::peak(report, Limit { most, inclusive: true }, terms, peak.read, peak.within);
+    let mut checked = super::peaks::peak(report, Limit { most, inclusive: true }, terms, peak.read, peak.within);
     checked.because = format!("{}; {} has {}", checked.because, other.name, HumanBytes::of(theirs));
     // It holds only because equal runs differed.
     if checked.verdict == Outcome::Holds && checked.value_bytes.is_some_and(|bytes| bytes > limit(theirs)) {

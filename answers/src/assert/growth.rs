@@ -33,7 +33,7 @@ pub(super) fn growth(report: &Report, limit: Limit<u64>, per: Per, terms: &Terms
     };
     let open = too_few
         .or_else(|| not_judged(report, terms).filter(|_| per != Per::Epoch || measured.is_none()))
-        .or_else(|| super::rising(report, terms).filter(|_| measured.is_none()));
+        .or_else(|| super::leaks::rising(report, terms).filter(|_| measured.is_none()));
     let rate = match per {
         // The growth of a rank is that of all its memory, so it precedes that of a site.
         Per::Epoch if open.is_none() => measured.or(found),
@@ -115,7 +115,7 @@ fn rank_rate(rank: &Rank, terms: &Terms) -> Option<i64> {
     };
     // Among few ends a rise may count as a single step. Then its rate is not 0 but unknown.
     let is_open = series.len() < proof_limits::LEAK_ENDS_MIN
-        && proof_limits::rise_after_first(&super::levels(rank, terms)).is_some();
+        && proof_limits::rise_after_first(&super::leaks::levels(rank, terms)).is_some();
     known.filter(|&rate| rate > 0 || !is_open)
 }
 

@@ -2,8 +2,11 @@
 
 use memctl_model::{JobState, Severity};
 
+use super::leaks::{no_findings, no_leak};
+use super::peaks::unused;
+use super::stable::stable;
 use super::*;
-use crate::conditions::Per;
+use crate::conditions::{Limit, Per};
 use crate::report::EpochEnd;
 use crate::verdict::Verdict;
 use crate::{Completeness, Job};

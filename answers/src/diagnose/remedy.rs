@@ -159,7 +159,7 @@ fn kept_by(pattern: Option<Pattern>) -> Remedy {
             after: &["handle = layer.register_forward_hook(hook)  # once", "handle.remove()  # when it is done"],
             proof,
         },
-        Some(Pattern::OptimizersMadeAnew) => Remedy {
+        Some(Pattern::OptimizerRecreated) => Remedy {
             pattern: "A new optimizer is made, and the old one is still referenced.",
             before: &["optimizers.append(torch.optim.AdamW(model.parameters()))  # every epoch"],
             after: &["optimizer = torch.optim.AdamW(model.parameters())  # once"],
@@ -197,7 +197,7 @@ mod tests {
         assert!(of(FindingKind::Churn, Some(Pattern::CacheEmptied)).before[0].contains("empty_cache"));
         assert_eq!(of(FindingKind::Churn, None).before, [""; 0], "no call that empties the cache was seen");
         assert!(of(FindingKind::Leak, Some(Pattern::HooksPileUp)).after[1].contains("remove"));
-        assert!(of(FindingKind::Leak, Some(Pattern::OptimizersMadeAnew)).pattern.contains("optimizer"));
+        assert!(of(FindingKind::Leak, Some(Pattern::OptimizerRecreated)).pattern.contains("optimizer"));
     }
 
     #[test]

@@ -57,7 +57,7 @@ struct Evidence<'a> {
 
 /// Whether a condition about a peak does not hold. The sites of the peak are needed to explain it.
 fn needs_profile(verdicts: &Verdicts) -> bool {
-    verdicts.conditions.iter().any(|checked| checked.verdict == Outcome::DoesNotHold && is_about_peak(checked))
+    verdicts.conditions.iter().any(|checked| checked.verdict == Outcome::DoesNotHold && checked.is_peak)
 }
 
 /// Writes the results to the files, and the annotations to `out`.
@@ -113,7 +113,7 @@ fn of_condition(checked: &Checked, evidence: &Evidence<'_>, repository: &Reposit
             ..problem(words(finding), location(finding, repository).or_else(|| of_site(checked, repository)))
         })
         .collect();
-    if found.is_empty() && checked.verdict == Outcome::DoesNotHold && is_about_peak(checked) {
+    if found.is_empty() && checked.verdict == Outcome::DoesNotHold && checked.is_peak {
         let sites = peak_sites(evidence)
             .into_iter()
             .map(|(frame, sentence)| problem(format!("{sentence}. {}", checked.because), repository.locate(&frame)));
@@ -145,11 +145,6 @@ fn words(finding: &Finding) -> String {
 fn location(finding: &Finding, repository: &Repository) -> Option<Location> {
     let site = finding.site.as_ref()?;
     repository.locate(&site.frame).or_else(|| site.stack.iter().find_map(|frame| repository.locate(frame)))
-}
-
-/// Peaks have no finding. Their figure is a number of bytes, and `growth` is the only other condition with one.
-fn is_about_peak(checked: &Checked) -> bool {
-    checked.condition.starts_with("peak")
 }
 
 /// The sites that explain a peak: those that grew since the compared run, or else those with most bytes.

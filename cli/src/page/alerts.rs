@@ -114,10 +114,10 @@ fn row(alert: &Alert, now: Time) -> Vec<(String, Option<Tone>)> {
     let AlertedFinding { severity, ranks, rank_count, .. } = &alert.finding;
     let listed = rank_list(ranks);
     let more = if *rank_count as usize > ranks.len() { format!(",… ({rank_count})") } else { String::new() };
-    let told: Vec<String> = alert
+    let receivers: Vec<String> = alert
         .receivers
         .iter()
-        .map(|it| format!("{} {}", it.receiver, told(it.told, it.last_error.is_some())))
+        .map(|it| format!("{} {}", it.receiver, phase_in_words(it.notified, it.last_error.is_some())))
         .collect();
     vec![
         (alert.state.name().to_owned(), tone),
@@ -127,12 +127,12 @@ fn row(alert: &Alert, now: Time) -> Vec<(String, Option<Tone>)> {
         (format!("{listed}{more}"), None),
         (time::duration(now.0.saturating_sub(alert.entered().0)), None),
         (alert.silenced_by.clone().unwrap_or_default(), None),
-        (told.join(", "), None),
+        (receivers.join(", "), None),
     ]
 }
 
-const fn told(told: Option<Phase>, failed: bool) -> &'static str {
-    match told {
+const fn phase_in_words(notified: Option<Phase>, failed: bool) -> &'static str {
+    match notified {
         _ if failed => "FAILED",
         Some(phase) => phase.name(),
         None => "not yet",

@@ -135,13 +135,17 @@ pub struct Delivery {
     /// The receiver's name.
     pub receiver: String,
     /// The phase of the last delivered notification: firing or resolved.
-    pub told: Option<Phase>,
+    #[serde(alias = "told")]
+    pub notified: Option<Phase>,
     /// The firing that this notification was about.
-    pub told_fired_ns: u64,
+    #[serde(alias = "told_fired_ns")]
+    pub notified_fired_ns: u64,
     /// The severity that was sent.
-    pub told_severity: Option<Severity>,
+    #[serde(alias = "told_severity")]
+    pub notified_severity: Option<Severity>,
     /// When it was notified.
-    pub told_ns: u64,
+    #[serde(alias = "told_ns")]
+    pub notified_ns: u64,
     /// The end of the claim. Until then, the daemon that holds the claim is sending.
     pub claimed_until_ns: Option<u64>,
     /// The earliest time of a retry after a failure.
@@ -181,8 +185,8 @@ pub fn sightings(rules: &Rules, job: &JobFacts, findings: &[Finding], now_ns: u6
 
 /// The finding's explanation, and its holders if a process named them.
 fn explanation(finding: &Finding) -> String {
-    let named = finding.holders.as_ref().filter(|told| told.asked.outcome.is_ok());
-    let parts = [finding.explanation.as_str(), named.map_or("", |told| &told.sentence)];
+    let named = finding.holders.as_ref().filter(|sent| sent.asked.outcome.is_ok());
+    let parts = [finding.explanation.as_str(), named.map_or("", |sent| &sent.sentence)];
     parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" ")
 }
 
@@ -327,8 +331,8 @@ impl Delivery {
     fn shown(self) -> Receiver {
         Receiver {
             receiver: self.receiver,
-            told: self.told,
-            told_at: self.told.map(|_| Time(self.told_ns)),
+            notified: self.notified,
+            notified_at: self.notified.map(|_| Time(self.notified_ns)),
             given_up: self.given_up,
             last_error: Some(self.last_error).filter(|error| !error.is_empty()),
         }

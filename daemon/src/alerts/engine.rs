@@ -56,8 +56,8 @@ pub(super) async fn run(shared: Arc<Shared>, notifying: Notifying, mut stopping:
     let mut notifying = notifying == Notifying::Always;
     loop {
         let in_force = changes.borrow_and_update().clone();
-        let (told, mut outcomes) = mpsc::channel(64);
-        let start = |notifier: &Arc<Notifier>| Worker::start(notifier.clone(), shared.pace, told.clone());
+        let (sent, mut outcomes) = mpsc::channel(64);
+        let start = |notifier: &Arc<Notifier>| Worker::start(notifier.clone(), shared.pace, sent.clone());
         let workers = in_force.notifiers.iter().map(start).collect();
         let shared = shared.clone();
         let mut engine = Engine { shared, in_force, workers, claims: BTreeMap::new(), notifying, failing: false };
@@ -265,11 +265,11 @@ impl Engine {
             let delivery = after.delivery_mut(name);
             delivery.claimed_until_ns = Some(until_ns);
             delivery.retry_ns = None;
-            let told_before = known.told_severity.filter(|_| known.told == Some(Phase::Firing));
+            let sent_before = known.notified_severity.filter(|_| known.notified == Some(Phase::Firing));
             tell.push(Tell {
                 worker: at,
                 until_ns,
-                replaces: told_before.filter(|before| *before != after.finding.severity),
+                replaces: sent_before.filter(|before| *before != after.finding.severity),
             });
         }
         let due_ns = machine::due_ns(&after, rules, silenced_until_ns, now_ns);
@@ -294,36 +294,36 @@ impl Engine {
             self.claims.insert((name.clone(), notice.alert.id), Notification::from(&notice.alert));
         }
         if let Err(message) = worker.take(Message { tenant, notices, claimed_until_ns }) {
-            let told = message.notices.iter().map(|notice| Notification::from(&notice.alert)).collect();
-            self.settled(&name, told, &Settled::Later(BUSY_NS)).await;
+            let sent = message.notices.iter().map(|notice| Notification::from(&notice.alert)).collect();
+            self.settled(&name, sent, &Settled::Later(BUSY_NS)).await;
         }
     }
 
     /// Records the outcome of a message.
     async fn settle(&mut self, outcome: Outcome) {
-        let Outcome { receiver, tenant, told, result } = outcome;
-        self.shared.note_told(&receiver, told.len() as u64, result.is_ok());
+        let Outcome { receiver, tenant, sent, result } = outcome;
+        self.shared.note_sent(&receiver, sent.len() as u64, result.is_ok());
         let settled = match result {
             Ok(()) => Settled::Delivered,
             Err(Failed { reason, .. }) => {
-                self.shared.given_up.add(&tenant, told.len() as u64);
+                self.shared.given_up.add(&tenant, sent.len() as u64);
                 tracing::warn!(
                     receiver,
-                    alerts = told.len(),
+                    alerts = sent.len(),
                     reason,
                     "a notification was given up; alerts that still fire are retried later"
                 );
                 Settled::GivenUp(reason)
             }
         };
-        self.settled(&receiver, told, &settled).await;
+        self.settled(&receiver, sent, &settled).await;
     }
 
-    async fn settled(&mut self, receiver: &str, told: Vec<Notification>, settled: &Settled) {
-        for told in &told {
-            self.claims.remove(&(receiver.to_owned(), told.id));
+    async fn settled(&mut self, receiver: &str, sent: Vec<Notification>, settled: &Settled) {
+        for sent in &sent {
+            self.claims.remove(&(receiver.to_owned(), sent.id));
         }
-        if let Err(error) = self.write_down(receiver, told, settled).await {
+        if let Err(error) = self.write_down(receiver, sent, settled).await {
             tracing::error!(receiver, %error, "a delivery could not be recorded; the receiver may be notified twice");
         }
     }
@@ -331,20 +331,20 @@ impl Engine {
     async fn write_down(
         &self,
         receiver: &str,
-        mut told: Vec<Notification>,
+        mut sent: Vec<Notification>,
         settled: &Settled,
     ) -> Result<(), StoreError> {
         let rules = &self.in_force.rules;
         for _ in 0..TRIES {
-            let ids: Vec<u64> = told.iter().map(|told| told.id).collect();
+            let ids: Vec<u64> = sent.iter().map(|sent| sent.id).collect();
             let records = self.shared.store.alert_records(AlertSelection::Ids(&ids)).await?;
             let now_ns = now_ns();
             let silences = self.shared.silences(now_ns).await?;
             let mut puts = Vec::new();
             for stored in records.iter().filter_map(record::read) {
-                let Some(told) = told.iter().find(|told| told.id == stored.alert.id) else { continue };
+                let Some(sent) = sent.iter().find(|sent| sent.id == stored.alert.id) else { continue };
                 let mut alert = stored.alert;
-                settled.apply(&mut alert, receiver, *told, now_ns);
+                settled.apply(&mut alert, receiver, *sent, now_ns);
                 let silenced_until_ns = silence::of(&silences, &alert, now_ns).map(|silence| silence.ends_ns);
                 let due_ns = machine::due_ns(&alert, rules, silenced_until_ns, now_ns);
                 puts.push(record::put(&alert, stored.version, due_ns));
@@ -352,8 +352,8 @@ impl Engine {
             let outcomes = self.shared.store.put_alert_records(&puts).await?;
             let failed = puts.iter().zip(outcomes).filter(|(_, outcome)| *outcome != PutOutcome::Done);
             let failed: Vec<u64> = failed.map(|(put, _)| put.record.id).collect();
-            told.retain(|told| failed.contains(&told.id));
-            if told.is_empty() {
+            sent.retain(|sent| failed.contains(&sent.id));
+            if sent.is_empty() {
                 return Ok(());
             }
         }
@@ -373,12 +373,12 @@ impl Engine {
             worker.abort();
         }
         let mut open: BTreeMap<String, Vec<Notification>> = BTreeMap::new();
-        for ((receiver, _), told) in std::mem::take(&mut self.claims) {
-            open.entry(receiver).or_default().push(told);
+        for ((receiver, _), sent) in std::mem::take(&mut self.claims) {
+            open.entry(receiver).or_default().push(sent);
         }
-        for (receiver, told) in open {
-            tracing::warn!(receiver, alerts = told.len(), "not delivered before shutdown; the next daemon delivers it");
-            self.settled(&receiver, told, &Settled::Later(0)).await;
+        for (receiver, sent) in open {
+            tracing::warn!(receiver, alerts = sent.len(), "not delivered before shutdown; the next daemon delivers it");
+            self.settled(&receiver, sent, &Settled::Later(0)).await;
         }
     }
 }
@@ -422,15 +422,15 @@ enum Settled {
 }
 
 impl Settled {
-    fn apply(&self, alert: &mut Alert, receiver: &str, told: Notification, now_ns: u64) {
+    fn apply(&self, alert: &mut Alert, receiver: &str, sent: Notification, now_ns: u64) {
         let delivery = alert.delivery_mut(receiver);
         delivery.claimed_until_ns = None;
         match self {
             Self::Delivered => {
-                delivery.told = Some(told.phase);
-                delivery.told_fired_ns = told.fired_ns;
-                delivery.told_severity = Some(told.severity);
-                delivery.told_ns = now_ns;
+                delivery.notified = Some(sent.phase);
+                delivery.notified_fired_ns = sent.fired_ns;
+                delivery.notified_severity = Some(sent.severity);
+                delivery.notified_ns = now_ns;
                 delivery.retry_ns = None;
                 delivery.last_error.clear();
             }

@@ -189,9 +189,9 @@ impl Alerts {
     /// Each receiver in force, with the number of alerts that were delivered and that were not.
     #[must_use]
     pub fn notified(&self) -> Vec<(String, u64, u64)> {
-        let told = self.shared.notified.lock().unwrap_or_else(PoisonError::into_inner);
+        let sent = self.shared.notified.lock().unwrap_or_else(PoisonError::into_inner);
         let of = |notifier: &Arc<Notifier>| {
-            let (delivered, failed) = told.get(notifier.name()).copied().unwrap_or_default();
+            let (delivered, failed) = sent.get(notifier.name()).copied().unwrap_or_default();
             (notifier.name().to_owned(), delivered, failed)
         };
         self.shared.in_force().notifiers.iter().map(of).collect()
@@ -218,9 +218,9 @@ impl Shared {
     }
 
     /// Counts alerts that a receiver got, or did not get.
-    fn note_told(&self, receiver: &str, count: u64, delivered: bool) {
-        let mut told = self.notified.lock().unwrap_or_else(PoisonError::into_inner);
-        let (reached, missed) = told.entry(receiver.to_owned()).or_default();
+    fn note_sent(&self, receiver: &str, count: u64, delivered: bool) {
+        let mut sent = self.notified.lock().unwrap_or_else(PoisonError::into_inner);
+        let (reached, missed) = sent.entry(receiver.to_owned()).or_default();
         *if delivered { reached } else { missed } += count;
     }
 

@@ -72,10 +72,10 @@ fn of_0_1_0(old: v1::AlertRecord010) -> Option<Alert> {
     let pairs = |labels: Vec<v1::Label>| labels.into_iter().map(|label| (label.key, label.value)).collect();
     let delivery = |old: v1::AlertDelivery010| Delivery {
         receiver: old.receiver,
-        told: phase(old.told),
-        told_fired_ns: old.told_fired_ns,
-        told_severity: severity(old.told_severity),
-        told_ns: old.told_ns,
+        notified: phase(old.notified),
+        notified_fired_ns: old.notified_fired_ns,
+        notified_severity: severity(old.notified_severity),
+        notified_ns: old.notified_ns,
         claimed_until_ns: old.claimed_until_ns,
         retry_ns: old.retry_ns,
         given_up: old.given_up,
@@ -181,10 +181,10 @@ mod tests {
             deliveries: vec![
                 Delivery {
                     receiver: "hook".into(),
-                    told: Some(Phase::Firing),
-                    told_fired_ns: at(2),
-                    told_severity: Some(Severity::Warning),
-                    told_ns: at(5),
+                    notified: Some(Phase::Firing),
+                    notified_fired_ns: at(2),
+                    notified_severity: Some(Severity::Warning),
+                    notified_ns: at(5),
                     claimed_until_ns: Some(at(6)),
                     retry_ns: None,
                     given_up: 1,

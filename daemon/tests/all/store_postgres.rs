@@ -138,7 +138,7 @@ async fn a_full_server_takes_nothing_half_and_goes_on_when_there_is_room() {
 }
 
 #[tokio::test]
-async fn lost_connections_are_made_anew() {
+async fn lost_connections_are_made_again() {
     let database = Database::make().await;
     let store = opened(&database.url).await;
     let key = open(&store, 1, "job", 0).await;

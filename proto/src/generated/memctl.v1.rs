@@ -3379,14 +3379,14 @@ pub struct AlertDelivery010 {
     pub receiver: ::prost::alloc::string::String,
     /// As `phase`; 0 where it was never notified.
     #[prost(uint32, tag = "2")]
-    pub told: u32,
+    pub notified: u32,
     #[prost(fixed64, tag = "3")]
-    pub told_fired_ns: u64,
+    pub notified_fired_ns: u64,
     /// As `severity`; 0 where it was never notified.
     #[prost(uint32, tag = "4")]
-    pub told_severity: u32,
+    pub notified_severity: u32,
     #[prost(fixed64, tag = "5")]
-    pub told_ns: u64,
+    pub notified_ns: u64,
     #[prost(fixed64, optional, tag = "6")]
     pub claimed_until_ns: ::core::option::Option<u64>,
     #[prost(fixed64, optional, tag = "7")]

@@ -154,7 +154,7 @@ async fn survives_a_restart<F: Future<Output = Arc<dyn Store>>>(open: impl Fn() 
     let alerting = start(store.clone(), &text);
     let after = listed(&alerting).await;
     assert_eq!(after.alerts[0].fired_at, before.alerts[0].fired_at);
-    assert_eq!(after.alerts[0].receivers[0].told, Some(Phase::Firing));
+    assert_eq!(after.alerts[0].receivers[0].notified, Some(Phase::Firing));
     // The job is judged again, as at a daemon's start, and yields the same alert. Another alert is silenced.
     alerting.alerts.observe(&job("vit", Some(JobState::Finished), began), &[leak("keep")], now_ns());
     alerting.alerts.observe(&job("quiet-1", Some(JobState::Running), began), &[leak("keep")], now_ns());
@@ -270,7 +270,7 @@ async fn what_fails_is_tried_again_and_delays_no_other() {
     assert!(error("dead").contains("refused"), "{:?}", of("dead"));
     assert!(error("mute").contains("did not answer within 1 s"), "{:?}", of("mute"));
     assert!(error("stubborn").contains("HTTP 403") && error("stubborn").contains("what it says"));
-    assert_eq!((of("good").told, of("shaky").told), (Some(Phase::Firing), Some(Phase::Firing)));
+    assert_eq!((of("good").notified, of("shaky").notified), (Some(Phase::Firing), Some(Phase::Firing)));
     // Temporary failures are attempted the full number of times, a permanent failure only once.
     assert_eq!((mute.received().len(), stubborn.received().len()), (4, 1));
     let request = good.received().remove(0);

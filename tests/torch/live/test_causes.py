@@ -162,10 +162,10 @@ def test_a_hook_that_is_registered_every_epoch(recorded: dict[str, Recorded]) ->
     assert (leak["site"]["function"], leak["site"]["line"]) == ("remember", line_of("hooks", "kept.append")), leak
 
 
-def test_an_optimizer_that_is_made_anew_every_epoch(recorded: dict[str, Recorded]) -> None:
+def test_an_optimizer_that_is_recreated_every_epoch(recorded: dict[str, Recorded]) -> None:
     job = recorded["optimizers"]
     leak = job.leak()
-    assert leak["pattern"] == "optimizers_made_anew", leak
+    assert leak["pattern"] == "optimizer_recreated", leak
     assert "a new optimizer" in leak["title"] and "the old one is still referenced" in leak["title"], leak
     assert "deque" not in leak["advice"] and ".cpu()" not in leak["advice"], leak
     # The steps of every optimizer count.

@@ -109,6 +109,7 @@ def test_the_launcher_dies(memctl: Memctl, script: Any, daemon: Daemon) -> None:
     acknowledged = until_stored(memctl, daemon, going)
     os.kill(going.pid, signal.SIGKILL)
     assert going.process.wait(10) == -9
+
     # On a busy machine, ranks that go on at once end before they notice: all four have to have a new session.
     def own_sessions() -> int:
         [job] = memctl.answer("jobs", "--daemon", daemon.url)["jobs"]

@@ -130,8 +130,8 @@ def test_a_server_that_waits_is_asked_and_answers(memctl: Memctl, script: Any) -
         daemon.stop()
 
 
-# A bounded deque fills, so the process is searched; the steps are slow until it is. The collector is off: what the search
-# kept would stay.
+# A bounded deque fills, so the process is searched; the steps are slow until it is. The collector is off: what the
+# search kept would stay.
 PEAK = """
 import collections
 import gc

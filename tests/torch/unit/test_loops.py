@@ -140,7 +140,7 @@ def test_two_optimizers(watched: Watched) -> None:
     assert watched.only("phase").count("phase optimizer") == 8
 
 
-def test_an_optimizer_made_anew_every_epoch(watched: Watched) -> None:
+def test_an_optimizer_recreated_every_epoch(watched: Watched) -> None:
     """The old optimizers are kept, as schedulers keep them; the current one determines the steps."""
     net, kept = model(), []
     for _ in range(4):

@@ -36,7 +36,7 @@ test('one boundary alone is no area', () => {
   expect(stacked(points.slice(0, 1), 400)).toEqual(['', '', '']);
 });
 
-test('an area moves with the view and is not made anew', () => {
+test('an area moves with the view and is not made again', () => {
   const within = stretchOf(points);
   expect(placed(within, within)).toBe('translate(0.000 0) scale(1.000000000 1)');
   expect(placed(within, { from: 1000, to: 1500 })).toBe('translate(0.000 0) scale(2.000000000 1)');

@@ -164,7 +164,7 @@ impl Words<'_> {
             }
             Pattern::ReplacedByLarger => "; a tensor is replaced by a larger one each time",
             Pattern::HooksPileUp => "; a hook is registered repeatedly",
-            Pattern::OptimizersMadeAnew => {
+            Pattern::OptimizerRecreated => {
                 "; a new optimizer is created each time while the old one is still referenced"
             }
             Pattern::GraphsCaptured => {
@@ -218,7 +218,7 @@ impl Words<'_> {
                 format!("A block was replaced by a larger one {times} times{phase}, and {end}.")
             }
             Pattern::HooksPileUp => self.hooks(times),
-            Pattern::OptimizersMadeAnew => format!(
+            Pattern::OptimizerRecreated => format!(
                 "{times} times, about {each} more blocks of optimizer state stayed alive: whole sets, which an optimizer \
                  allocates in its first step. Something still references the earlier optimizers."
             ),
@@ -294,7 +294,7 @@ impl Words<'_> {
                 "Register the hook with {site} once, or keep the handle that registering returns and call handle.remove() \
                  before the next; clear what it keeps."
             ),
-            Pattern::OptimizersMadeAnew => format!(
+            Pattern::OptimizerRecreated => format!(
                 "Create one optimizer and keep it; where {site} needs a new one, drop every reference to the old one first \
                  (schedulers, lists and hooks hold it too)."
             ),

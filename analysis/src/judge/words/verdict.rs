@@ -98,7 +98,7 @@ pub(in crate::judge) fn reason(finding: &Finding) -> Option<&'static str> {
         Pattern::GraphKept => "graphs of steps are kept",
         Pattern::HiddenChain => "each step's graph keeps the previous step's",
         Pattern::HooksPileUp => "a hook is registered repeatedly",
-        Pattern::OptimizersMadeAnew => "a new optimizer is created while the old one is still referenced",
+        Pattern::OptimizerRecreated => "a new optimizer is created while the old one is still referenced",
         Pattern::GraphsCaptured => "CUDA graphs are captured again and again, each with a pool of its own",
         Pattern::TensorsKept | Pattern::ReplacedByLarger | Pattern::CacheEmptied => return None,
     })

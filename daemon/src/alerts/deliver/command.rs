@@ -42,7 +42,7 @@ pub(super) async fn run(command: &[String], body: &[u8], timeout: Duration) -> R
         .map_err(|error| format!("{program} cannot be started: {error}"))?;
     let group = Group(child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw));
     match tokio::time::timeout(timeout, tell(&mut child, group, body)).await {
-        Ok(told) => told,
+        Ok(sent) => sent,
         Err(_) => Err(format!("{program} did not end within {} s and was killed", timeout.as_secs_f64())),
     }
 }

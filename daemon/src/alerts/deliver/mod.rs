@@ -116,7 +116,7 @@ pub struct Outcome {
     /// The tenant that owns the alerts.
     pub tenant: String,
     /// Its alerts.
-    pub told: Vec<Notification>,
+    pub sent: Vec<Notification>,
     /// Whether it was delivered, or why not.
     pub result: Result<(), Failed>,
 }
@@ -299,8 +299,8 @@ async fn work(
     while let Some(message) = messages.recv().await {
         waiting.leave(&message.tenant);
         let result = tried(&notifier, pace, &message).await;
-        let told = message.notices.iter().map(|notice| Notification::from(&notice.alert)).collect();
-        let outcome = Outcome { receiver: notifier.name.clone(), tenant: message.tenant, told, result };
+        let sent = message.notices.iter().map(|notice| Notification::from(&notice.alert)).collect();
+        let outcome = Outcome { receiver: notifier.name.clone(), tenant: message.tenant, sent, result };
         if outcomes.send(outcome).await.is_err() {
             return;
         }

@@ -170,15 +170,15 @@ pub fn wants(
     let mut next_ns = match alert.phase {
         Phase::Pending => return Want::Nothing,
         Phase::Firing => {
-            let known = delivery.told == Some(Phase::Firing) && Some(delivery.told_fired_ns) == alert.fired_ns;
-            let worse = delivery.told_severity.is_none_or(|told| told < alert.finding.severity);
+            let known = delivery.notified == Some(Phase::Firing) && Some(delivery.notified_fired_ns) == alert.fired_ns;
+            let worse = delivery.notified_severity.is_none_or(|sent| sent < alert.finding.severity);
             let repeat_ns = receiver.repeat_ns(rules.rule(&alert.rule).map_or(u64::MAX, |rule| rule.repeat_ns));
-            let next_ns = if known && !worse { delivery.told_ns.saturating_add(repeat_ns) } else { 0 };
+            let next_ns = if known && !worse { delivery.notified_ns.saturating_add(repeat_ns) } else { 0 };
             next_ns.max(silenced_until_ns.unwrap_or(0))
         }
         // A receiver that was not notified of the firing does not need the end either. A silence does not delay the
         // end.
-        Phase::Resolved if delivery.told == Some(Phase::Firing) => {
+        Phase::Resolved if delivery.notified == Some(Phase::Firing) => {
             let given_up_ns = alert.resolved_ns.unwrap_or(0).saturating_add(RESOLVED_TRIED_NS);
             if now_ns >= given_up_ns {
                 return Want::Nothing;
@@ -208,7 +208,7 @@ pub fn due_ns(alert: &Alert, rules: &Rules, silenced_until_ns: Option<u64>, now_
         }
     };
     let known = Delivery::default();
-    let told_ns = alert.receivers.iter().filter_map(|name| rules.receiver(name)).map(|receiver| {
+    let notified_ns = alert.receivers.iter().filter_map(|name| rules.receiver(name)).map(|receiver| {
         let delivery = alert.deliveries.iter().find(|delivery| delivery.receiver == receiver.name).unwrap_or(&known);
         match wants(alert, delivery, receiver, rules, silenced_until_ns, now_ns) {
             Want::Nothing => u64::MAX,
@@ -216,7 +216,7 @@ pub fn due_ns(alert: &Alert, rules: &Rules, silenced_until_ns: Option<u64>, now_
             Want::At(at_ns) => at_ns,
         }
     });
-    told_ns.fold(own_ns, u64::min)
+    notified_ns.fold(own_ns, u64::min)
 }
 
 #[cfg(test)]

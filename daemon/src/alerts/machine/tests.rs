@@ -168,7 +168,7 @@ fn an_alert_that_fires_between_two_judgements_knows_its_epoch() {
 }
 
 #[test]
-fn receivers_are_told_once_again_and_at_the_end() {
+fn receivers_are_notified_once_again_and_at_the_end() {
     let rules = rules();
     let (hook, am) = (rules.receiver("hook").unwrap(), rules.receiver("am").unwrap());
     let alert = firing(1);
@@ -183,25 +183,28 @@ fn receivers_are_told_once_again_and_at_the_end() {
     assert_eq!(at(&alert, &claimed, hook, None, 9 * S), Want::At(20 * S), "another daemon has the claim");
     assert_eq!(at(&alert, &claimed, hook, None, 20 * S), Want::Now, "the claim has expired");
     let severity = Some(Severity::Warning);
-    let told = Delivery {
-        told: Some(Phase::Firing),
-        told_fired_ns: fired_ns,
-        told_severity: severity,
-        told_ns: 9 * S,
+    let sent = Delivery {
+        notified: Some(Phase::Firing),
+        notified_fired_ns: fired_ns,
+        notified_severity: severity,
+        notified_ns: 9 * S,
         ..Delivery::default()
     };
-    assert_eq!(at(&alert, &told, hook, None, 10 * S), Want::At(9 * S + 4 * 3_600 * S));
-    assert_eq!(at(&alert, &told, am, None, 10 * S), Want::At(69 * S));
+    assert_eq!(at(&alert, &sent, hook, None, 10 * S), Want::At(9 * S + 4 * 3_600 * S));
+    assert_eq!(at(&alert, &sent, am, None, 10 * S), Want::At(69 * S));
     let worse =
         Alert { finding: AlertedFinding { severity: Severity::Critical, ..alert.finding.clone() }, ..alert.clone() };
-    assert_eq!(at(&worse, &told, hook, None, 10 * S), Want::Now);
+    assert_eq!(at(&worse, &sent, hook, None, 10 * S), Want::Now);
     let failed = Delivery { retry_ns: Some(50 * S), ..Delivery::default() };
     assert_eq!(at(&alert, &failed, hook, None, 10 * S), Want::At(50 * S));
     let over = judged(Some(alert), None, &job(Some(JobState::Finished), 1, None), 20 * S).unwrap();
-    assert_eq!(at(&over, &told, hook, Some(99 * S), 20 * S), Want::Now, "a silence does not delay the end");
+    assert_eq!(at(&over, &sent, hook, Some(99 * S), 20 * S), Want::Now, "a silence does not delay the end");
     assert_eq!(at(&over, &nothing, hook, None, 20 * S), Want::Nothing);
-    assert_eq!(at(&over, &Delivery { told: Some(Phase::Resolved), ..told.clone() }, hook, None, 20 * S), Want::Nothing);
-    assert_eq!(at(&over, &told, hook, None, 20 * S + RESOLVED_TRIED_NS), Want::Nothing);
+    assert_eq!(
+        at(&over, &Delivery { notified: Some(Phase::Resolved), ..sent.clone() }, hook, None, 20 * S),
+        Want::Nothing
+    );
+    assert_eq!(at(&over, &sent, hook, None, 20 * S + RESOLVED_TRIED_NS), Want::Nothing);
 }
 
 #[test]
@@ -213,7 +216,7 @@ fn rules_that_are_gone_take_their_alerts_along() {
 }
 
 #[test]
-fn an_imported_job_raises_nothing_unless_told_to() {
+fn an_imported_job_raises_nothing_unless_asked_to() {
     let imported = JobFacts { imported: true, ..job(Some(JobState::Finished), 1, None) };
     assert_eq!(sightings(&rules(), &imported, &[finding(FindingKind::Oom)], 9), []);
     let wanted = Rules { imported: true, ..rules() };
@@ -273,8 +276,8 @@ proptest! {
             prop_assert_eq!(settled.clone().and_then(|alert| tick(alert, &rules, now_ns)), settled.clone());
             if let Some(settled) = settled {
                 let silenced = due_ns(&settled, &rules, Some(u64::MAX), now_ns);
-                let told = settled.phase == Phase::Resolved || silenced > now_ns;
-                prop_assert!(told, "nothing is due at {now_ns}: {settled:?}");
+                let sent = settled.phase == Phase::Resolved || silenced > now_ns;
+                prop_assert!(sent, "nothing is due at {now_ns}: {settled:?}");
             }
         }
     }

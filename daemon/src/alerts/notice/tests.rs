@@ -91,7 +91,7 @@ fn a_group_is_one_alert_of_one_tenant_at_any_severity() {
 }
 
 #[test]
-fn alertmanager_is_told_when_it_ends_and_what_it_replaces() {
+fn alertmanager_hears_when_it_ends_and_what_it_replaces() {
     let now_ns = 1_795_168_330_000_000_000;
     let worse = Notice { replaces: Some(Severity::Info), ..notice("grows", Phase::Firing) };
     let sent = alertmanager(&[worse, notice("grows", Phase::Resolved)], "", 60_000_000_000, now_ns);

@@ -104,7 +104,7 @@ fn a_file_stands_beside_the_built_in_rules() {
     assert_eq!(names, expected);
     let own = rules.rule("MemoryLeak").unwrap();
     assert_eq!((own.horizon_seconds, own.repeat_ns, own.receivers.len()), (Some(5_400.0), 86_400_000_000_000, 1));
-    assert_eq!(rules.rule("RankLost").unwrap().receivers, ["am", "hook", "script"], "all receivers are told");
+    assert_eq!(rules.rule("RankLost").unwrap().receivers, ["am", "hook", "script"], "all receivers are notified");
     assert!(parse("default_rules = false").unwrap().rules.is_empty());
     assert_eq!(parse("").unwrap().rules, built_in().rules);
 }

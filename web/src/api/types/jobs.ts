@@ -501,8 +501,8 @@ export interface RankReplays {
 /** What a receiver knows of an alert. */
 export interface Receiver {
   receiver: string;
-  told: Phase | null;
-  told_at: Time | null;
+  notified: Phase | null;
+  notified_at: Time | null;
   given_up: number;
   last_error: string | null;
 }

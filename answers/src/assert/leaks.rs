@@ -1,0 +1,120 @@
+//! `no-leak` and `no-findings`: growth that is a leak, and growth that may turn out to be one.
+
+use std::cmp::Reverse;
+
+use memctl_analysis::proof_limits;
+use memctl_model::{FindingKind, HumanBytes};
+
+use super::{Checked, Outcome, Terms, against, concerning, ends, found, not_judged, verdict};
+use crate::finding::Finding;
+use crate::report::{Rank, Report};
+
+pub(super) fn no_findings(report: &Report, terms: &Terms) -> Checked {
+    // Growth with an open cause may be a leak, as for `no-leak`.
+    let open = || growing(report, terms).filter(|checked| checked.verdict == Outcome::Inconclusive);
+    found(&against(report, terms, |_| true))
+        .or_else(open)
+        .or_else(|| not_judged(report, terms))
+        .unwrap_or_else(|| verdict(Outcome::Holds, "nothing of severity warning or above was found".to_owned()))
+}
+
+/// Inconclusive if growth may still turn out to be a leak, unless that is allowed.
+pub(super) fn suspected(report: &Report, terms: &Terms, counts: fn(FindingKind) -> bool) -> Option<Checked> {
+    let findings = concerning(report, terms, counts);
+    let worst = findings.first().filter(|_| !terms.allow_suspected)?;
+    let ids = findings.iter().map(|finding| finding.id.clone()).collect();
+    let because = format!("suspected: {} (--allow-suspected accepts it)", worst.title);
+    Some(Checked { findings: ids, ..verdict(Outcome::Inconclusive, because) })
+}
+
+/// The outcome if, by the verdict, memory grows for an open reason or fills a container that does not fit.
+pub(super) fn growing(report: &Report, terms: &Terms) -> Option<Checked> {
+    let Some(known) = &report.verdict else { return suspected(report, terms, FindingKind::fills) };
+    let because = known.sentence.trim_end_matches('.').to_owned();
+    let outcome = match known {
+        known if known.is_leak() || known.overflows() => Outcome::DoesNotHold,
+        known if known.is_open() && !terms.allow_suspected => Outcome::Inconclusive,
+        _ => return None,
+    };
+    // Those of the verdict's place, if there are any: other growth may have another cause.
+    let all = concerning(report, terms, FindingKind::fills);
+    let of_site = |finding: &&Finding| finding.site.as_ref().map(|site| &site.frame) == known.site.as_ref();
+    let findings: Vec<String> = all.into_iter().filter(of_site).map(|finding| finding.id.clone()).collect();
+    Some(Checked { findings, site: known.site.clone(), ..verdict(outcome, because) })
+}
+
+pub(super) fn no_leak(report: &Report, terms: &Terms) -> Checked {
+    let leaks = against(report, terms, FindingKind::fills);
+    // A finding about growth with an open cause does not prove a leak.
+    let open = growing(report, terms).filter(|checked| checked.verdict == Outcome::Inconclusive);
+    open.or_else(|| found(&leaks))
+        .or_else(|| growing(report, terms))
+        .or_else(|| small_leak(report, terms))
+        .or_else(|| not_judged(report, terms))
+        .or_else(|| rising(report, terms))
+        .unwrap_or_else(|| verdict(Outcome::Holds, no_known_leak(report, terms)))
+}
+
+/// Inconclusive if the levels at epoch ends rise after the first epoch, by more than they fall in between, and there are
+/// too few of them to distinguish a leak from a cache that still fills, unless that is allowed.
+pub(super) fn rising(report: &Report, terms: &Terms) -> Option<Checked> {
+    let by = |rank: &Rank| {
+        let found = ends(rank, terms).len();
+        let by = proof_limits::rise_after_first(&levels(rank, terms))?;
+        (found < proof_limits::LEAK_ENDS_MIN).then_some((by, Reverse(rank.rank), found))
+    };
+    let most = report.ranks.iter().filter_map(by).max().filter(|_| !terms.allow_incomplete && !terms.allow_suspected);
+    let (by, Reverse(rank), found) = most?;
+    let because = format!(
+        "live memory at epoch ends rises by {} after the first epoch (rank {rank}); whether it goes on needs {} epoch ends, found {found}",
+        HumanBytes::of(by),
+        proof_limits::LEAK_ENDS_MIN
+    );
+    let site = report.growth.iter().find_map(|growth| growth.site.clone());
+    Some(Checked { value_bytes: Some(by), rank: Some(rank), site, ..verdict(Outcome::Inconclusive, because) })
+}
+
+/// The levels at epoch ends. No epoch follows the last one, so its end is that of its last step, and what is kept after
+/// each epoch is not yet in it. If earlier levels rise, the level at the end of the recording stands for it.
+pub(super) fn levels(rank: &Rank, terms: &Terms) -> Vec<u64> {
+    let mut levels: Vec<u64> = ends(rank, terms).into_iter().filter_map(|end| end.allocated_bytes).collect();
+    let rises = matches!(levels.as_slice(), [first, .., before, _] if before > first);
+    if let (Some(last), Some(left)) = (levels.last_mut().filter(|_| rises), rank.end_allocated_bytes) {
+        *last = left.max(*last);
+    }
+    levels
+}
+
+/// A leak that is small beside the peak, if its holder is known and has no bound. A check runs for a short time on small
+/// data, where a leak is small as well.
+fn small_leak(report: &Report, terms: &Terms) -> Option<Checked> {
+    let small = small(report, terms).find(|finding| is_small_leak(finding))?;
+    let checked = found(&[small])?;
+    let because = format!("{} (small beside the peak)", checked.because);
+    Some(Checked { because, ..checked })
+}
+
+/// Whether growth is certain and too small for a warning, and its holder is known and has no bound.
+pub(super) fn is_small_leak(finding: &Finding) -> bool {
+    let most = finding.holders.as_ref().and_then(|found| found.holders.first());
+    let is_held = most.is_some_and(|most| !most.holder.is_bounded());
+    finding.known_kind().is_some_and(FindingKind::fills) && !finding.suspected && !finding.hurts() && is_held
+}
+
+/// Growth that is certain and too small for a warning.
+fn small<'a>(report: &'a Report, terms: &Terms) -> impl Iterator<Item = &'a Finding> {
+    let all = concerning(report, terms, FindingKind::fills).into_iter();
+    all.filter(|finding| !finding.suspected && !finding.hurts())
+}
+
+/// Why `no-leak` holds: nothing grows, the growth is small, or it was accepted.
+fn no_known_leak(report: &Report, terms: &Terms) -> String {
+    let open = report.verdict.as_ref().filter(|verdict| verdict.is_open());
+    match (open, small(report, terms).next()) {
+        (Some(open), _) => {
+            format!("suspected growth is accepted (--allow-suspected): {}", open.sentence.trim_end_matches('.'))
+        }
+        (None, Some(small)) => format!("no leak that matters was found; small beside the peak: {}", small.title),
+        (None, None) => "no leak was found".to_owned(),
+    }
+}
