@@ -12,9 +12,9 @@ from typing import Callable, Optional
 
 # Mark kinds of the native module.
 EPOCH_BEGIN, EPOCH_END, STEP_BEGIN, STEP_END, PHASE_BEGIN, PHASE_END, REGION_BEGIN, REGION_END, NOTE = range(1, 10)
-# The end of an epoch whose state is that of the last end of a step or of an evaluation.
+# The end of an epoch whose state is that of the last end of a step, of a loader or of an evaluation.
 EPOCH_ENDED = 10
-# Gradients were freed. If the program ends here, this is the state after its last step.
+# Gradients were freed, or a loader is exhausted. If the program ends here, this is the state after its last step.
 SETTLED = 11
 
 # The numbers of phases in memctl's model.
@@ -93,16 +93,14 @@ class Book:
             self._write(REGION_END, 0, name)
         self._regions.clear()
         self._part_over()
-        if not failed and self.step is not None and self._rank["step"] > AUTO:
-            self._step_over()
-        # Whether the end of the epoch is written as a normal end. This is the case if epochs are marked explicitly, or
-        # if the session reads its state at ends and has no earlier state.
-        ends_now = self._rank["epoch"] > AUTO or self._before_end is not None
-        if not failed and self.epoch is not None and not ends_now:
+        # A session that reads its state at ends has no earlier state.
+        if not failed and self.epoch is not None and self._before_end is None:
             # The program is ending and has already freed its memory, so the present state is not that of the epoch's
-            # end. The end of the evaluation is written after this mark, because it would replace the state that counts.
+            # end. Open ranges end after this mark, because their ends would replace the state that counts.
             self._write(EPOCH_ENDED, self.epoch)
             self.epoch = None
+        if not failed and self.step is not None and self._rank["step"] > AUTO:
+            self._step_over()
         self._mode_over()
         if not failed and self.epoch is not None:
             self._epoch_over()
@@ -161,7 +159,7 @@ class Book:
         self.epoch = None
 
     def settled(self) -> None:
-        """Writes a mark: gradients were freed."""
+        """Writes a mark: gradients were freed, or a loader is exhausted."""
         self._write(SETTLED)
 
     # -- steps ---------------------------------------------------------------------------------------------

@@ -132,6 +132,8 @@ class Loop:
         if not self._in_backward:
             self._book.part_end(OPTIMIZER, AUTO)
         if not self._leads(optimizer):
+            # The leader's step ended before. The state of an epoch's end has this optimizer's gradients as well.
+            self._book.settled()
             return
         if self._in_backward:
             # The optimizer steps in hooks of gradients, so the step ends with the backward pass.
@@ -327,11 +329,12 @@ class Loop:
 
     def batch(self, iterator: object, exhausted: bool) -> None:
         """An iterator of a loader has returned a batch, or is exhausted."""
-        if exhausted and self._evaluates and not self._is_other_thread():
-            # The memory that the evaluation keeps is live now. If the program ends next, this is the state of its last
-            # epoch.
+        is_own = self._iterator() is iterator
+        if exhausted and (self._evaluates or is_own) and not self._is_other_thread():
+            # The variables of the last step's functions are freed, and the memory that an evaluation keeps is live. If
+            # the program ends next, this is the state of its last epoch.
             self._book.settled()
-        if self._iterator() is not iterator or self._is_other_thread():
+        if not is_own or self._is_other_thread():
             return
         self._exhausted = exhausted
         if not exhausted:

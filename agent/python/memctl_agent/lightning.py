@@ -50,6 +50,7 @@ class MemctlCallback(Callback):
         self._job, self._daemon, self._labels, self._stacks = job, daemon, labels, stacks
         self._step: Optional[int] = None
         self._range = memctl_agent.Range()
+        self._epoch = memctl_agent.Range()
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Attaches. If there is a session, it continues."""
@@ -64,7 +65,7 @@ class MemctlCallback(Callback):
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
         """Begins an epoch and the phase `train`. This ends the previous epoch, which includes its validation."""
-        memctl_agent.epoch(trainer.current_epoch)
+        self._epoch = memctl_agent.epoch(trainer.current_epoch)
         memctl_agent.phase("train")
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
@@ -96,8 +97,10 @@ class MemctlCallback(Callback):
         memctl_agent.phase("eval")
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        """Ends the open step. Another `fit` may begin with the same step number."""
+        """Ends the open step and the last epoch, before the trainer moves the model from the device. Another `fit` may
+        begin with the same step number."""
         self._range.end()
+        self._epoch.end()
         self._step = None
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:

@@ -33,6 +33,7 @@ class MemctlCallback(TrainerCallback):  # pyright: ignore[reportGeneralTypeIssue
     ) -> None:
         self._job, self._daemon, self._labels, self._stacks = job, daemon, labels, stacks
         self._step = memctl_agent.Range()
+        self._epoch = memctl_agent.Range()
         self._trains = self._evaluates = False
 
     def _attach(self, args: Any) -> None:
@@ -50,7 +51,7 @@ class MemctlCallback(TrainerCallback):  # pyright: ignore[reportGeneralTypeIssue
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Begins an epoch. `state.epoch` counts epochs in fractions. At this point it is a whole number, or it comes
         from a checkpoint and is truncated."""
-        memctl_agent.epoch(int(state.epoch or 0))
+        self._epoch = memctl_agent.epoch(int(state.epoch or 0))
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Begins a step. The trainer calls this once per optimizer step, even if gradients of several batches are
@@ -83,6 +84,7 @@ class MemctlCallback(TrainerCallback):  # pyright: ignore[reportGeneralTypeIssue
             memctl_agent.phase("train")
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Ends the open step, because later work belongs to no step."""
+        """Ends the open step and the last epoch, because later work belongs to neither."""
         self._step.end()
+        self._epoch.end()
         self._trains = False

@@ -129,7 +129,11 @@ fn candidate(watch: &RankWatch, index: usize) -> Option<Candidate> {
     let first_level = first_level(points, &growth.times);
     let begun = at(usize::from(first_level.is_some()));
     let leaked_from = points.get(begun.saturating_sub(1))?;
-    let gained_since = |from: &Point| (last.blocks.saturating_sub(from.blocks), last.bytes.saturating_sub(from.bytes));
+    // What was freed since was no part of the memory that grew, even if the number of blocks rose meanwhile.
+    let gained_since = |from: &Point| {
+        let lowest = points.iter().filter(|point| point.at >= from.at).map(|point| point.bytes).min();
+        (last.blocks.saturating_sub(from.blocks), last.bytes.saturating_sub(lowest.unwrap_or(from.bytes)))
+    };
     // Memory that fell back is measured at its highest.
     let highest = tooth.as_ref().map(|tooth| (tooth.blocks, tooth.growth.gained));
     let (blocks_gained, bytes_gained) = highest.unwrap_or_else(|| gained_since(before));

@@ -27,24 +27,31 @@ pub(super) fn given_back<'w>(
     gained > 0 && left <= gained / LEFT_SHARE
 }
 
-/// Bytes of a site at the boundary at which growth began, and at the last boundary of the kind `per`.
+/// Bytes of a site at the boundary at which growth began, and at the last boundary of the kind `per`. What was freed since
+/// the first of these was no part of the memory that grew.
 pub(super) fn held(site: &Site, (began_per, begun_at): (Per, u32), per: Per) -> (u64, u64) {
+    let points = site.series(began_per).points();
     let then = match site.series(began_per).bytes_at(begun_at) {
-        0 => made_once(site.series(began_per).points(), begun_at),
+        0 => made_once(site, points, begun_at),
         then => then,
     };
+    let later = points.iter().filter(|point| point.at > begun_at).map(|point| point.bytes);
+    let then = later.min().map_or(then, |lowest| then.min(lowest));
     (then, site.series(per).points().last().map_or(0, |last| last.bytes))
 }
 
 /// Bytes of a site's first level, after the boundary at which growth began, that are not part of the growth. The first
 /// call also makes memory that is made only once (a library's workspace, gradients). One typical rise of the first
-/// level is growth.
-fn made_once(points: &[Point], begun_at: u32) -> u64 {
+/// level is growth, as far as the phase that grows made as much of it.
+fn made_once(site: &Site, points: &[Point], begun_at: u32) -> u64 {
     let held = &points[points.partition_point(|point| point.at <= begun_at || point.bytes == 0)..];
     let rises: Vec<u64> =
         held.windows(2).map(|pair| pair[1].bytes.saturating_sub(pair[0].bytes)).filter(|rise| *rise > 0).collect();
     let (Some(first), Some(largest)) = (held.first(), rises.iter().max()) else { return 0 };
     let typical = rises.iter().fold(0_u64, |sum, rise| sum.saturating_add(*rise)) / rises.len() as u64;
     let is_beyond = first.bytes > largest.saturating_mul(FIRST_LEVEL_FACTOR);
-    if is_beyond { first.bytes.saturating_sub(typical) } else { 0 }
+    let [now, at_first] = &site.phases;
+    let phase = (0..now.len()).max_by_key(|&phase| now[phase].saturating_sub(at_first[phase]));
+    let grown = phase.map_or(typical, |phase| typical.min(at_first[phase]));
+    if is_beyond { first.bytes.saturating_sub(grown) } else { 0 }
 }

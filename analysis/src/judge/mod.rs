@@ -50,6 +50,7 @@ pub use holder_bound::decide;
 pub use judged::GROWTH;
 pub use series::POINTS_MAX;
 pub use stacks::Stacks;
+pub use verdict::is_explained;
 pub use verdict::verdict;
 pub use verdict_inputs::{Courses, VerdictInputs};
 pub use watch::{RankFacts, RankWatch, SITES_MAX};

@@ -71,7 +71,8 @@ fn is_near(finding: &Finding, course: &Course) -> bool {
 
 /// Whether something other than the duration of its growth shows that it is a leak: its holder, or a pattern that no
 /// cache has. However long memory has grown, a bounded buffer may be longer.
-fn is_explained(finding: &Finding) -> bool {
+#[must_use]
+pub fn is_explained(finding: &Finding) -> bool {
     let graph = [FindingKind::HiddenChain, FindingKind::EvalGraph, FindingKind::GraphKept, FindingKind::PrivatePools];
     words::reason(finding).is_some() || graph.contains(&finding.kind) || words::holder(finding).is_some()
 }

@@ -102,10 +102,15 @@ pub(super) fn findings(report: &Report, other: &Against, terms: &Terms, counts: 
 }
 
 /// Whether a finding counts if it is new: one of severity warning or worse, a request that failed even if the program
-/// went on, and a small leak whose holder has no bound.
+/// went on, and a small leak whose holder has no bound. Growth with an open cause does not: it may be a container that
+/// stops growing.
 fn is_evidence(finding: &Finding) -> bool {
     let is_failure = finding.known_kind() == Some(FindingKind::Oom) || finding.filled_device;
-    finding.hurts() || is_failure || is_small_leak(finding)
+    (finding.hurts() && !is_open(finding)) || is_failure || is_small_leak(finding)
+}
+
+fn is_open(finding: &Finding) -> bool {
+    finding.known_kind().is_some_and(FindingKind::fills) && !finding.is_explained
 }
 
 /// Which findings count.
@@ -118,18 +123,23 @@ fn nothing_new(counts: fn(FindingKind) -> bool) -> &'static str {
 
 /// Growth with an open cause that the other job does not have: it may be a leak.
 fn open_growth(report: &Report, other: &Against, terms: &Terms, new: &[(&Finding, New)]) -> Option<Checked> {
-    let open = report.verdict.as_ref().filter(|verdict| verdict.is_open() && !terms.allow_suspected)?;
+    if terms.allow_suspected {
+        return None;
+    }
+    let open = report.verdict.as_ref().filter(|verdict| verdict.is_open());
     let has_growth = |place: &Option<(String, String)>| other.profile.growth.iter().any(|one| one.place() == *place);
     // An older memctl saved no suspected findings, but the growth of sites.
     let counts = |(finding, new): &&(&Finding, New)| {
         let is_known_growth = *new == New::Place && has_growth(&KnownFinding::from(*finding).place());
-        KnownFinding::from(*finding).fills() && !is_known_growth
+        KnownFinding::from(*finding).fills() && !is_known_growth && (open.is_some() || finding.hurts())
     };
     if let Some((finding, why)) = new.iter().find(counts) {
-        let because = format!("suspected and {} (--allow-suspected accepts it)", why.words(&finding.title));
-        let (findings, site) = (vec![finding.id.clone()], open.site.clone());
+        let asked = if finding.holders.is_none() { "; no process was asked what holds it" } else { "" };
+        let because = format!("suspected and {}{asked} (--allow-suspected accepts it)", why.words(&finding.title));
+        let (findings, site) = (vec![finding.id.clone()], open.and_then(|open| open.site.clone()));
         return Some(Checked { findings, site, ..verdict(Outcome::Inconclusive, because) });
     }
+    let open = open?;
     let here = KnownFinding { site: open.site.clone(), ..KnownFinding::default() }.place();
     let mut known = other.profile.findings.iter().filter(|known| known.fills());
     let is_known = has_growth(&here) || known.any(|known| known.place() == here);
@@ -156,7 +166,7 @@ fn is_slow(kind: FindingKind) -> bool {
 }
 
 /// ` (host memory not judged: needs 6 measurements, found 5)`.
-fn beside_tensors(report: &Report) -> String {
+pub(super) fn beside_tensors(report: &Report) -> String {
     let is_of_it = |not: &&NotJudged| not.is_whole() && not.known_kind().is_some_and(is_slow);
     let said: Vec<String> = report.scope.not_judged.iter().filter(is_of_it).map(not_judged_words).collect();
     if said.is_empty() { String::new() } else { format!(" ({})", said.join("; ")) }

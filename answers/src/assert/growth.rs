@@ -9,6 +9,7 @@ use memctl_analysis::growth::{EpochBytes, growth_bytes_per_epoch};
 use memctl_analysis::proof_limits;
 use memctl_model::{FindingKind, HumanBytes};
 
+use super::levels::Levels;
 use super::{Checked, Outcome, Terms, concerning, ends, not_judged, too_few, verdict};
 use crate::conditions::{Limit, Per};
 use crate::finding::Finding;
@@ -115,7 +116,7 @@ fn rank_rate(rank: &Rank, terms: &Terms) -> Option<i64> {
     };
     // Among few ends a rise may count as a single step. Then its rate is not 0 but unknown.
     let is_open = series.len() < proof_limits::LEAK_ENDS_MIN
-        && proof_limits::rise_after_first(&super::leaks::levels(rank, terms)).is_some();
+        && proof_limits::rise_after_first(&Levels::new(rank, terms).bytes).is_some();
     known.filter(|&rate| rate > 0 || !is_open)
 }
 

@@ -5,17 +5,20 @@ use std::cmp::Reverse;
 use memctl_analysis::proof_limits;
 use memctl_model::{FindingKind, HumanBytes};
 
-use super::{Checked, Outcome, Terms, against, concerning, ends, found, not_judged, verdict};
+use super::against::beside_tensors;
+use super::levels::Levels;
+use super::{Checked, Outcome, Terms, against, concerning, found, not_judged, verdict};
 use crate::finding::Finding;
 use crate::report::{Rank, Report};
+use crate::verdict::Verdict;
 
 pub(super) fn no_findings(report: &Report, terms: &Terms) -> Checked {
     // Growth with an open cause may be a leak, as for `no-leak`.
     let open = || growing(report, terms).filter(|checked| checked.verdict == Outcome::Inconclusive);
-    found(&against(report, terms, |_| true))
-        .or_else(open)
-        .or_else(|| not_judged(report, terms))
-        .unwrap_or_else(|| verdict(Outcome::Holds, "nothing of severity warning or above was found".to_owned()))
+    found(&against(report, terms, |_| true)).or_else(open).or_else(|| not_judged(report, terms)).unwrap_or_else(|| {
+        let because = format!("nothing of severity warning or above was found{}", beside_tensors(report));
+        verdict(Outcome::Holds, because)
+    })
 }
 
 /// Inconclusive if growth may still turn out to be a leak, unless that is allowed.
@@ -44,7 +47,10 @@ pub(super) fn growing(report: &Report, terms: &Terms) -> Option<Checked> {
 }
 
 pub(super) fn no_leak(report: &Report, terms: &Terms) -> Checked {
-    let leaks = against(report, terms, FindingKind::fills);
+    // Growth with an open cause is suspected, however certain it is that it goes on.
+    let is_open_accepted = terms.allow_suspected && report.verdict.as_ref().is_some_and(Verdict::is_open);
+    let mut leaks = against(report, terms, FindingKind::fills);
+    leaks.retain(|finding| finding.is_explained || !is_open_accepted);
     // A finding about growth with an open cause does not prove a leak.
     let open = growing(report, terms).filter(|checked| checked.verdict == Outcome::Inconclusive);
     open.or_else(|| found(&leaks))
@@ -59,8 +65,8 @@ pub(super) fn no_leak(report: &Report, terms: &Terms) -> Checked {
 /// too few of them to distinguish a leak from a cache that still fills, unless that is allowed.
 pub(super) fn rising(report: &Report, terms: &Terms) -> Option<Checked> {
     let by = |rank: &Rank| {
-        let found = ends(rank, terms).len();
-        let by = proof_limits::rise_after_first(&levels(rank, terms))?;
+        let levels = Levels::new(rank, terms).bytes;
+        let (found, by) = (levels.len(), proof_limits::rise_after_first(&levels)?);
         (found < proof_limits::LEAK_ENDS_MIN).then_some((by, Reverse(rank.rank), found))
     };
     let most = report.ranks.iter().filter_map(by).max().filter(|_| !terms.allow_incomplete && !terms.allow_suspected);
@@ -72,17 +78,6 @@ pub(super) fn rising(report: &Report, terms: &Terms) -> Option<Checked> {
     );
     let site = report.growth.iter().find_map(|growth| growth.site.clone());
     Some(Checked { value_bytes: Some(by), rank: Some(rank), site, ..verdict(Outcome::Inconclusive, because) })
-}
-
-/// The levels at epoch ends. No epoch follows the last one, so its end is that of its last step, and what is kept after
-/// each epoch is not yet in it. If earlier levels rise, the level at the end of the recording stands for it.
-pub(super) fn levels(rank: &Rank, terms: &Terms) -> Vec<u64> {
-    let mut levels: Vec<u64> = ends(rank, terms).into_iter().filter_map(|end| end.allocated_bytes).collect();
-    let rises = matches!(levels.as_slice(), [first, .., before, _] if before > first);
-    if let (Some(last), Some(left)) = (levels.last_mut().filter(|_| rises), rank.end_allocated_bytes) {
-        *last = left.max(*last);
-    }
-    levels
 }
 
 /// A leak that is small beside the peak, if its holder is known and has no bound. A check runs for a short time on small

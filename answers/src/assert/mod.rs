@@ -8,6 +8,7 @@ pub mod against;
 mod growth;
 mod known;
 mod leaks;
+mod levels;
 mod peaks;
 mod stable;
 

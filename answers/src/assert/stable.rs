@@ -6,12 +6,12 @@ use memctl_analysis::proof_limits;
 use memctl_model::{HumanBytes, VerdictKind};
 
 use super::leaks::{no_leak, suspected};
+use super::levels::Levels;
 use super::{Checked, Outcome, Terms, against, ends, found, too_few, verdict};
 use crate::conditions::Tolerance;
 use crate::format::text::plural;
 use crate::leaks::grows;
 use crate::report::{Rank, Report};
-use crate::verdict::Verdict;
 
 /// `no-leak` holds, no other memory grows, and the levels stay within the tolerance.
 pub(super) fn stable(report: &Report, terms: &Terms) -> Checked {
@@ -21,14 +21,24 @@ pub(super) fn stable(report: &Report, terms: &Terms) -> Checked {
         .or_else(|| suspected(report, terms, grows))
         .or_else(|| without_epochs(report, terms))
         .or_else(|| too_few(report, terms, proof_limits::STABLE_ENDS_MIN))
+        .or_else(|| last_unknown(report, terms))
         .unwrap_or_else(|| level(report, terms));
     if checked.verdict == Outcome::Holds && leak.verdict == Outcome::Inconclusive { leak } else { checked }
 }
 
+/// Inconclusive if so few epoch ends are known that the last one would have to be, unless that is allowed.
+fn last_unknown(report: &Report, terms: &Terms) -> Option<Checked> {
+    let fewest = report.ranks.iter().map(|rank| Levels::new(rank, terms).known()).min().unwrap_or(0);
+    (fewest < proof_limits::STABLE_ENDS_MIN && !terms.allow_incomplete).then(|| {
+        let why =
+            "needs 2 epoch ends, found 1: the last one may lie within a step, and nothing is left that confirms it";
+        verdict(Outcome::Inconclusive, why.to_owned())
+    })
+}
+
 /// Whether allocated memory at epoch ends stays within the tolerance.
 fn level(report: &Report, terms: &Terms) -> Checked {
-    let is_released = report.verdict.as_ref().and_then(Verdict::known_kind) == Some(VerdictKind::Released);
-    let rises = report.ranks.iter().filter_map(|rank| rise(rank, terms, is_released));
+    let rises = report.ranks.iter().filter_map(|rank| rise(rank, terms));
     // The rank that exceeds its tolerance most decides, not the rank that rose most.
     let Some(worst) = rises.max_by_key(|rise| (rise.by.saturating_sub(rise.tolerance), rise.by, Reverse(rise.rank)))
     else {
@@ -70,13 +80,8 @@ struct Rise {
     tolerance: u64,
 }
 
-/// `is_released`: memory rises within each epoch and is freed. The end of the last epoch may be that of its last step,
-/// because no next epoch follows. So the last end does not count then.
-fn rise(rank: &Rank, terms: &Terms, is_released: bool) -> Option<Rise> {
-    let mut values: Vec<u64> = ends(rank, terms).into_iter().filter_map(|end| end.allocated_bytes).collect();
-    if let Some((last, left)) = values.last_mut().zip(rank.end_allocated_bytes).filter(|_| is_released) {
-        *last = left.min(*last);
-    }
+fn rise(rank: &Rank, terms: &Terms) -> Option<Rise> {
+    let values = Levels::new(rank, terms).bytes;
     let (&first, &highest) = (values.first()?, values.iter().max()?);
     let share = |share: f64| (first as f64 * share) as u64;
     let tolerance = match terms.tolerance {
@@ -91,7 +96,8 @@ fn rise(rank: &Rank, terms: &Terms, is_released: bool) -> Option<Rise> {
 #[must_use]
 pub fn settled_after(report: &Report) -> Option<u32> {
     let series = |rank: &Rank| -> Vec<(u32, u64)> {
-        rank.epoch_ends.iter().filter_map(|end| Some((end.epoch, end.allocated_bytes?))).collect()
+        let known = ends(rank, &Terms::default()).into_iter().filter(|end| end.allocated_bytes.is_some());
+        known.map(|end| end.epoch).zip(Levels::new(rank, &Terms::default()).bytes).collect()
     };
     let all: Vec<Vec<(u32, u64)>> = report.ranks.iter().map(series).collect();
     let latest =

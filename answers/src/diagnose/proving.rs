@@ -100,10 +100,10 @@ fn stopped(report: &Report, flags: &str) -> Question {
     Question { commands: vec![format!("{run} -- ..."), check], ..Question::new(TITLE, texts) }
 }
 
-/// The epoch for `stable --after-epoch`: the second one, if this job has enough epochs.
+/// The epoch for `stable --after-epoch`: the second one, if enough epochs for a leak follow it.
 fn settling(report: &Report) -> Option<u32> {
     let ends = report.ranks.iter().map(|rank| rank.epoch_ends.len()).min().unwrap_or(0);
-    (ends > proof_limits::STABLE_ENDS_MIN).then_some(1)
+    (ends > proof_limits::LEAK_ENDS_MIN).then_some(1)
 }
 
 /// The conditions that this job's data can decide. A condition that fails now shows what has to be fixed.

@@ -93,6 +93,10 @@ pub struct Finding {
     pub lines: Vec<u32>,
     /// What holds its blocks; null where no process was asked.
     pub holders: Option<holders::FindingHolders>,
+    /// Whether its holder, or a pattern that no cache has, shows that it is a leak. If not, it may be a container that
+    /// stops growing.
+    #[serde(skip)]
+    pub is_explained: bool,
 }
 
 /// When a finding was first seen, as far as it is known.
@@ -243,6 +247,7 @@ impl Finding {
             subject: (!subject.is_empty()).then(|| subject.clone()),
             lines: lines.clone(),
             holders: holders.as_ref().map(Into::into),
+            is_explained: memctl_analysis::judge::is_explained(finding),
         }
     }
 }

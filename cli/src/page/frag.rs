@@ -69,7 +69,19 @@ pub fn page(answer: &Fragmentation, screen: &Screen) -> String {
                 plural(most.steps, "steady step")
             ),
         };
-        out.push_str(&format!("{}\n", screen.paint(Tone::Good, &screen.wrapped(&nothing, 0))));
+        // A large cache is no fragmentation, but it is what a reader sees in the table.
+        let cached = |rank: &&Rank| rank.empty_segment_bytes > rank.reserved_bytes / 2;
+        match answer.ranks.iter().filter(cached).max_by_key(|rank| rank.empty_segment_bytes) {
+            None => out.push_str(&format!("{}\n", screen.paint(Tone::Good, &screen.wrapped(&nothing, 0)))),
+            Some(rank) => {
+                let (cached, reserved) = (bytes(rank.empty_segment_bytes), bytes(rank.reserved_bytes));
+                let more = format!(
+                    "{nothing} But {cached} of {reserved} reserved are cached in whole free segments: they serve later requests \
+                     of such sizes, and other processes cannot use them."
+                );
+                out.push_str(&format!("{}\n", screen.wrapped(&more, 0)));
+            }
+        }
     }
     for found in &answer.findings {
         out.push_str(&format!("{}\n", finding::full(found, screen)));

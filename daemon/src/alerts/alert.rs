@@ -8,7 +8,7 @@ pub use memctl_answers::alerts::{AlertedFinding, Phase};
 use memctl_answers::format::id::Id;
 use memctl_answers::format::time::Time;
 use memctl_model::limits::{LABEL_BYTES_MAX, NAME_BYTES_MAX};
-use memctl_model::{Finding, FindingKind, JobState, Severity};
+use memctl_model::{Boundary, Finding, FindingKind, JobState, Severity};
 use serde::{Deserialize, Serialize};
 
 use super::rules::{Rule, Rules};
@@ -49,6 +49,8 @@ pub struct JobFacts {
     pub imported: bool,
     /// Kinds of findings for which the run has not enough data yet. That such a finding is absent proves nothing.
     pub not_judged: Vec<FindingKind>,
+    /// Whether the run's memory grows, or the run is too short to say. Then the absence of a leak proves nothing.
+    pub grows: bool,
 }
 
 impl JobFacts {
@@ -115,6 +117,9 @@ pub struct Alert {
     /// The later run that resolved it, if one did.
     #[serde(default)]
     pub resolved_by: Option<RunStart>,
+    /// Whether epoch ends showed the growth.
+    #[serde(default)]
+    pub by_epoch: bool,
     /// The state of each receiver.
     pub deliveries: Vec<Delivery>,
 }
@@ -192,6 +197,7 @@ fn explanation(finding: &Finding) -> String {
 
 fn alert(rules: &Rules, rule: &Rule, job: &JobFacts, finding: &Finding, now_ns: u64) -> Alert {
     let fingerprint = finding.fingerprint(&job.name).0;
+    let by_epoch = finding.first_seen.boundary == Some(Boundary::EpochEnd);
     let mut labels = rule.labels.clone();
     for (name, value) in job.labels.iter().filter(|(name, _)| rules.job_labels.contains(name)) {
         if labels.iter().all(|(other, _)| other != name) {
@@ -212,6 +218,7 @@ fn alert(rules: &Rules, rule: &Rule, job: &JobFacts, finding: &Finding, now_ns: 
     };
     Alert {
         labels,
+        by_epoch,
         annotations: rule.annotations.clone(),
         receivers: rule.receivers.clone(),
         ..Alert::pending(id(fingerprint, &rule.name, &job.tenant), &rule.name, job, finding, now_ns)
@@ -263,6 +270,7 @@ impl Alert {
             seen_epochs: job.epochs,
             run_ended: false,
             resolved_by: None,
+            by_epoch: false,
             deliveries: Vec::new(),
         }
     }

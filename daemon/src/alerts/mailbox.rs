@@ -110,6 +110,7 @@ mod tests {
             epochs: None,
             imported: false,
             not_judged: Vec::new(),
+            grows: false,
         };
         Observation { job, sightings: Vec::new(), now_ns }
     }

@@ -116,6 +116,7 @@ fn of_0_1_0(old: v1::AlertRecord010) -> Option<Alert> {
         seen_epochs: None,
         run_ended: old.run_ended,
         resolved_by: None,
+        by_epoch: false,
         deliveries: old.deliveries.into_iter().map(delivery).collect(),
     })
 }
@@ -178,6 +179,7 @@ mod tests {
             seen_epochs: None,
             run_ended: true,
             resolved_by: None,
+            by_epoch: false,
             deliveries: vec![
                 Delivery {
                     receiver: "hook".into(),

@@ -8,7 +8,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use memctl_model::{JobState, SourceKind};
+use memctl_analysis::judge::Activity;
+use memctl_model::{JobState, SourceKind, VerdictKind};
 use memctl_proto::v1;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -167,6 +168,8 @@ fn facts(found: &Found, summary: &Summary, judgement: &Judgement) -> JobFacts {
     let imported = summary.source == Some(SourceKind::Import);
     // A recording may have ended long ago. For alerts, it ended when it was imported.
     let heard_ns = found.sessions.iter().map(|session| session.heard_ns).max();
+    let is_running = summary.state == JobState::Running;
+    let verdict = judgement.verdict(if is_running { Activity::Running } else { Activity::Ended }, found.has_failed());
     JobFacts {
         tenant: found.job.tenant.clone(),
         name: found.job.name.clone(),
@@ -180,5 +183,6 @@ fn facts(found: &Found, summary: &Summary, judgement: &Judgement) -> JobFacts {
         epochs: found.devices.iter().map(|device| device.epochs as u32).max(),
         imported,
         not_judged: judgement.kinds_not_judged(),
+        grows: matches!(verdict.kind, VerdictKind::Growing | VerdictKind::NotEnoughData),
     }
 }

@@ -74,6 +74,21 @@ def test_epochs_with_validation(watched: Watched) -> None:
     assert watched.words[-2:] == ["/epoch 1", "/phase eval"]
 
 
+def test_the_last_epoch_has_the_state_after_its_loop(watched: Watched) -> None:
+    # In `optimizer.step()` the locals of the program's step are live; after its loop they are not.
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    seen = []
+    for (x,) in loader(3):
+        train_step(net, optimizer, x)
+        seen.append(watched.recorder.settled)
+    assert watched.recorder.settled == seen[-1] + 1
+    # An optimizer that does not lead steps after the leader's step has ended.
+    other = torch.optim.SGD(model().parameters(), lr=0.1)
+    other.step()
+    assert watched.recorder.settled == seen[-1] + 2
+
+
 def test_sanity_validation_comes_first(watched: Watched) -> None:
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)

@@ -8,6 +8,7 @@
 //! A run does not prove that a finding is gone if it has just begun, if it has too little data to judge findings of this
 //! kind, or if it began before the finding was last seen.
 
+use memctl_analysis::proof_limits;
 use memctl_model::{FindingKind, JobState};
 
 use super::alert::{Alert, Delivery, JobFacts, Phase, Sighting};
@@ -83,6 +84,15 @@ fn is_far_enough(alert: &Alert, job: &JobFacts) -> bool {
     is_further && !kind.is_some_and(|kind| job.not_judged.contains(&kind))
 }
 
+/// Whether a run without an alert's finding would show it. A run with few epochs does not show what each epoch leaks, and
+/// a run whose memory grows may have the same leak.
+fn would_show(alert: &Alert, job: &JobFacts) -> bool {
+    let Some(kind) = FindingKind::of_name(&alert.finding.kind) else { return true };
+    let has_few_epochs = || job.epochs.is_none_or(|epochs| (epochs as usize) < proof_limits::LEAK_ENDS_MIN);
+    let is_hidden = kind.fills() && (job.grows || (alert.by_epoch && has_few_epochs()));
+    !is_hidden && !job.not_judged.contains(&kind)
+}
+
 fn resolve(mut alert: Alert, now_ns: u64) -> Alert {
     alert.phase = Phase::Resolved;
     alert.resolved_ns = Some(now_ns.max(alert.fired_ns.unwrap_or(0)));
@@ -105,7 +115,7 @@ pub fn missed(alert: Alert, job: &JobFacts, rules: &Rules, now_ns: u64) -> Optio
         (Phase::Firing, state) if later_run => {
             let is_enough = state == Some(JobState::Finished) || is_far_enough(&alert, job);
             // A run that ran at the same time may have run the same code, so it proves nothing.
-            let is_proof = job.started_ns >= alert.seen_ns && is_enough;
+            let is_proof = job.started_ns >= alert.seen_ns && is_enough && would_show(&alert, job);
             let resolved_by = Some(job.run_start());
             Some(if is_proof { resolve(Alert { resolved_by, ..alert }, now_ns) } else { alert })
         }

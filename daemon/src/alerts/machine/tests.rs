@@ -50,6 +50,7 @@ fn job(state: Option<JobState>, started_ns: u64, epochs: Option<u32>) -> JobFact
         epochs,
         imported: false,
         not_judged: Vec::new(),
+        grows: false,
     }
 }
 
@@ -154,6 +155,19 @@ fn after_its_run_it_fires_until_a_later_run_did_without_it() {
     // A daemon that starts and judges an old job again does not raise the alert again.
     let old = JobFacts { ended_ns: Some(50 * S), ..job(Some(JobState::Finished), 1, None) };
     assert_eq!(judged(None, OOM, &old, 50 * S + day), None);
+}
+
+#[test]
+fn a_later_run_that_would_not_show_the_leak_resolves_nothing() {
+    let left = judged(Some(firing(1)), OOM, &job(Some(JobState::Finished), 1, Some(6)), 50 * S).unwrap();
+    let finding = AlertedFinding { kind: FindingKind::Leak.name().to_owned(), ..left.finding.clone() };
+    let left = Alert { by_epoch: true, finding, ..left };
+    let later = |facts: JobFacts| judged(Some(left.clone()), None, &facts, 70 * S).unwrap().phase;
+    let run = |epochs| job(Some(JobState::Finished), 60 * S, Some(epochs));
+    assert_eq!(later(run(3)), Phase::Firing, "three epochs do not show what each epoch leaks");
+    assert_eq!(later(JobFacts { grows: true, ..run(9) }), Phase::Firing, "its memory grows");
+    assert_eq!(later(JobFacts { not_judged: vec![FindingKind::Leak], ..run(9) }), Phase::Firing);
+    assert_eq!(later(run(9)), Phase::Resolved);
 }
 
 #[test]

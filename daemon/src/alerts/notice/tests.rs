@@ -25,6 +25,7 @@ fn notice(title: &str, phase: Phase) -> Notice {
         epochs: None,
         imported: false,
         not_judged: Vec::new(),
+        grows: false,
     };
     let mut alert = sightings(&rules, &job, &[finding], 1_795_168_320_000_000_000).remove(0).alert;
     alert.phase = phase;
