@@ -24,6 +24,8 @@ pub struct Subject {
     pub pinned: Option<String>,
     /// One if the limit is known, two if only an interval is known.
     pub limits: Vec<Limit>,
+    /// Whether live memory grew until a request failed. No setting is advised then.
+    pub has_grown: bool,
 }
 
 impl Subject {
@@ -37,6 +39,7 @@ impl Subject {
             device: rank.device,
             pinned: holders.and_then(|holders| pinned(holders)),
             limits: failed.map_or_else(Vec::new, Failed::limits),
+            has_grown: failed.is_some_and(Failed::has_grown),
         }
     }
 
@@ -52,6 +55,7 @@ impl Subject {
             device: worst.device,
             pinned: pinned(&worst.held_by),
             limits: failed.map_or_else(Vec::new, Failed::limits),
+            has_grown: failed.is_some_and(Failed::has_grown),
         })
     }
 
@@ -65,6 +69,7 @@ impl Subject {
             device: failed.device,
             pinned: pinned(&failed.held_by),
             limits: failed.limits(),
+            has_grown: failed.has_grown(),
         })
     }
 
@@ -72,6 +77,9 @@ impl Subject {
     #[must_use]
     pub fn advice(self, replayed: Result<(Rank, Vec<String>), String>) -> Advice {
         let why = match replayed {
+            Ok((device, remarks)) if device.recorded.torch.is_some() && self.has_grown => {
+                return Advice::no_remedy(device, &remarks, self.pinned);
+            }
             Ok((device, remarks)) if device.recorded.torch.is_some() => {
                 return Advice::replayed(device, &remarks, self.pinned);
             }

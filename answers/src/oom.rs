@@ -2,6 +2,7 @@
 
 use std::io::{self, Write};
 
+use memctl_analysis::oom::OomCause;
 use memctl_replay::Limit;
 use serde::{Deserialize, Serialize};
 
@@ -56,7 +57,7 @@ pub struct Failed {
     pub epoch: Option<u32>,
     /// Step under way.
     pub step: Option<u64>,
-    /// `capacity`, `fragmentation`, `neighbour` or `outside_allocator`.
+    /// `capacity`, `fragmentation`, `neighbour`, `outside_allocator`, `leak` or `accumulation`.
     pub cause: String,
     /// Who asked; null when no stack was recorded.
     pub site: Option<Site>,
@@ -107,6 +108,12 @@ pub struct Failed {
 }
 
 impl Failed {
+    /// Whether live memory grew until this request failed.
+    #[must_use]
+    pub fn has_grown(&self) -> bool {
+        OomCause::of_name(&self.cause).is_some_and(OomCause::is_growth)
+    }
+
     /// The limit of the process: both ends of the interval that the recording allows, or what it held plus what the
     /// device had free.
     #[must_use]

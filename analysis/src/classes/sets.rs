@@ -12,8 +12,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::Hash;
 
-use memctl_model::Phase;
 use memctl_model::allocator::round_to_block;
+use memctl_model::{Phase, StackId};
 
 use super::passes::Passes;
 use super::rules::{Reading, Says};
@@ -75,6 +75,18 @@ impl Shown<'_> {
             *most = (*most).max(blocks);
         }
         sizes
+    }
+
+    /// The stacks and sizes of which a step freed its own blocks, with the first such free.
+    fn freed_within(&self) -> HashMap<(StackId, u64), u64> {
+        let mut freed: HashMap<(StackId, u64), u64> = HashMap::new();
+        for (_, one, _, stay) in self.each().filter(|(_, one, ..)| one.ended != OPEN) {
+            if stay == Stay::Within {
+                let first = freed.entry((one.stack, rounded(one.bytes))).or_insert(one.ended);
+                *first = one.ended.min(*first);
+            }
+        }
+        freed
     }
 
     /// Possible parameters: known ones first, then the others in the order in which they were made.
@@ -191,11 +203,20 @@ fn earlier_gradients(shown: &Shown<'_>, trained: &Sizes, classes: &mut [Option<C
 fn states<K: Hash + Eq>(shown: &Shown<'_>, trained: &Sizes, place: impl Fn(usize) -> K, classes: &mut [Option<Class>]) {
     let is_of_optimizer = |says: Says| matches!(says, Says::Optimizer | Says::OptimizerState);
     let is_seen = shown.read.iter().any(|read| is_of_optimizer(read.says));
+    // In a step that never ends, because a request failed in it, temporaries are live like states. torch's optimizers make
+    // all states in `_init_group`. Other optimizers freed their temporaries in the steps before.
+    let makes_states = shown.read.iter().any(|read| read.says == Says::OptimizerState);
+    let freed = shown.freed_within();
+    let passes_by = |one: &Asked| {
+        let ended = freed.get(&(one.stack, rounded(one.bytes)));
+        ended.zip(one.born).is_some_and(|(&ended, born)| shown.passes.before(ended) < shown.passes.before(born))
+    };
     let mut groups: HashMap<K, Vec<usize>> = HashMap::new();
     for (at, one, says, stay) in shown.each() {
         let may_be = matches!(says, Says::Elsewhere | Says::Closure | Says::Optimizer)
             && matches!(one.phase, None | Some(Phase::Optimizer | Phase::Train));
-        let stays = stay != Stay::Within || one.ended == OPEN;
+        let stays =
+            stay != Stay::Within || one.ended == OPEN && !passes_by(one) && !(makes_states && says == Says::Optimizer);
         if may_be && stays && classes[at].is_none() {
             groups.entry(place(at)).or_default().push(at);
         }

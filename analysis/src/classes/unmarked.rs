@@ -20,6 +20,8 @@ const INHERITED: u32 = 8;
 const RECOMPUTED: u32 = 9;
 const CUSTOM: u32 = 10;
 const MODULE: u32 = 11;
+/// torch's own optimizer makes its states.
+const INIT_GROUP: u32 = 12;
 /// No stack.
 const NONE: u32 = 0;
 
@@ -47,6 +49,9 @@ fn resolve(id: StackId) -> Stack {
             vec![("forward", "/home/u/model.py".to_owned()), call, of_torch("unpack_hook", "utils/checkpoint.py")]
         }
         CUSTOM => vec![own("backward"), of_torch("apply", "autograd/function.py")],
+        INIT_GROUP => {
+            vec![of_torch("_init_group", "optim/adam.py"), of_torch("step", "optim/adam.py"), own("<module>")]
+        }
         MODULE => vec![of_torch("__init__", "nn/modules/linear.py"), own("<module>")],
         _ => Vec::new(),
     };
@@ -316,6 +321,41 @@ fn what_the_next_step_gives_back_is_no_state_of_the_optimizer() {
     recording.asked[handed].stay = Some(Stay::Handed);
     recording.all_are(&[kept], Class::OptimizerState);
     recording.all_are(&[handed], Class::Temporaries);
+}
+
+/// Adam with `foreach`: `_init_group` makes the states, and each step makes temporaries of the same sizes.
+#[test]
+fn temporaries_of_a_step_that_fails_are_no_states() {
+    let of_step = |recording: &mut Recording, blocks: &[usize], stay| {
+        for &at in blocks {
+            (recording.asked[at].stay, recording.asked[at].phase) = (Some(stay), Some(Phase::Optimizer));
+        }
+    };
+    // The states have a stack of their own, or the one of the temporaries.
+    for line in [INIT_GROUP, INHERITED] {
+        let mut recording = Recording::default();
+        recording.each(WEIGHTS, SIZES);
+        recording.pass(SIZES);
+        let states = [recording.each(line, SIZES), recording.each(line, SIZES)].concat();
+        let freed = recording.each(INHERITED, SIZES);
+        recording.free(freed.iter().copied());
+        recording.pass(SIZES);
+        // The request for the last of them fails.
+        let failed = recording.each(INHERITED, SIZES[..4].iter().copied());
+        of_step(&mut recording, &states, Stay::Kept);
+        of_step(&mut recording, &[&*freed, &*failed].concat(), Stay::Within);
+        recording.all_are(&states, Class::OptimizerState);
+        recording.all_are(&[&*freed, &*failed].concat(), Class::Temporaries);
+    }
+    // The first step fails.
+    let mut recording = Recording::default();
+    recording.each(WEIGHTS, SIZES);
+    recording.pass(SIZES);
+    let states = [recording.each(INIT_GROUP, SIZES), recording.each(INIT_GROUP, SIZES)].concat();
+    let failed = recording.each(INHERITED, SIZES[..4].iter().copied());
+    of_step(&mut recording, &[&*states, &*failed].concat(), Stay::Within);
+    recording.all_are(&states, Class::OptimizerState);
+    recording.all_are(&failed, Class::Temporaries);
 }
 
 #[test]

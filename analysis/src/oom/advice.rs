@@ -3,6 +3,7 @@
 //! Guarantees: nothing is advised that would not have helped according to the arithmetic. A smaller batch is advised
 //! only where the failed step was like the steps before it.
 
+use super::demand::Accumulation;
 use super::places::{Place, by_place};
 use super::requests::Input;
 use super::{OomCause, Report};
@@ -18,8 +19,8 @@ const UNLIKE: u64 = 2;
 pub(super) fn of(report: &Report, failed: &[u32]) -> String {
     let cause = of_cause(report, failed);
     match report.facts.input {
-        // A leak is the cause, whatever the sizes of inputs.
-        Some(input) if report.leaked.is_none() && !names_the_input(report, input) => {
+        // Memory that is kept is the cause, whatever the sizes of inputs.
+        Some(input) if !report.cause.is_growth() && !names_the_input(report, input) => {
             format!("{}. {}", input.advice(), sentence(cause))
         }
         _ => cause,
@@ -47,6 +48,7 @@ fn of_cause(report: &Report, failed: &[u32]) -> String {
             bytes(facts.others_bytes.unwrap_or(0))
         ),
         OomCause::OutsideAllocator => "Look for libraries that allocate device memory on their own (NCCL, cuDNN, DALI, TensorRT, RAPIDS) and for other CUDA contexts in this process; torch.cuda.mem_get_info() before and after each shows which.".to_owned(),
+        OomCause::Accumulation => report.accumulated().map_or_else(String::new, Accumulation::advice),
         OomCause::Capacity | OomCause::Leak => capacity(report, failed),
     }
 }
@@ -102,16 +104,23 @@ fn in_one_place(report: &Report) -> Option<String> {
 }
 
 /// What the failed step needed beyond the memory that stays between steps, if that is far more than any earlier step
-/// needed. Its input is then larger, and the batch of the other steps is not at fault.
+/// needed. The batch of the other steps is then not at fault.
 fn larger_step(report: &Report) -> Option<String> {
     let earlier = report.facts.earlier?;
     let usual = earlier.peak_bytes.saturating_sub(earlier.kept_bytes);
     let needed = report.facts.found.allocated_bytes.saturating_add(report.facts.asked_bytes);
     let own = needed.saturating_sub(earlier.kept_bytes);
+    // Whether the requests are larger is known only where the lines of earlier steps are.
+    let is_larger = report.facts.demand.is_larger?;
     (usual > 0 && own >= usual.saturating_mul(UNLIKE)).then(|| {
+        let what = if is_larger {
+            "Look at the size of its input (a longer sequence, a larger image): limit it, split it, or sort inputs by size"
+        } else {
+            "Its requests are not larger than those of earlier steps, so it makes or keeps more of them: look for what keeps them \
+             (a list of outputs or losses, for example)"
+        };
         format!(
-            "beyond the {} that stay between steps, earlier steps needed at most {} and this one at least {}. Look at the size of \
-             its input (a longer sequence, a larger image): limit it, split it, or sort inputs by size",
+            "beyond the {} that stay between steps, earlier steps needed at most {} and this one at least {}. {what}",
             bytes(earlier.kept_bytes),
             bytes(usual),
             bytes(own)

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use memctl_model::{EvidenceValue, Finding, FindingKind, Frame, Moment, Sample, Severity};
 
+use super::demand::Accumulation;
 use super::places::{Place, by_place};
 use super::requests::Input;
 use super::{OomCause, Report, advice};
@@ -164,14 +165,7 @@ fn finding(reports: &[&Report], known: usize) -> Option<Finding> {
         all_ranks: numbers.len() > 1 && numbers.len() == known,
         first_seen: Moment { epoch: facts.epoch, step: facts.step, time_ns: Some(facts.time_ns), boundary: None },
         live_bytes: Some(facts.found.allocated_bytes),
-        title: format!(
-            "Out of memory on {on}{}{caught}: {} requested in {}, {}{}",
-            moment(facts.epoch, facts.step),
-            bytes(facts.asked_bytes),
-            requested_in(&facts.stack),
-            deciding(first),
-            facts.input.filter(|_| first.leaked.is_none()).map_or("", Input::title),
-        ),
+        title: format!("Out of memory on {on}{}{caught}: {}", moment(facts.epoch, facts.step), reason(first)),
         explanation: explanation(first),
         advice: sentence(advice::of(first, &numbers)),
         evidence: evidence(first),
@@ -180,6 +174,18 @@ fn finding(reports: &[&Report], known: usize) -> Option<Finding> {
         subject: first.cause.name().to_owned(),
         ..Finding::new(FindingKind::Oom, severity, 1.0, numbers)
     })
+}
+
+/// The request and the reason why it failed. Memory that accumulated comes first, because any next request would have
+/// failed.
+fn reason(report: &Report) -> String {
+    let facts = &report.facts;
+    let (asked, place) = (bytes(facts.asked_bytes), requested_in(&facts.stack));
+    if let Some(accumulated) = report.accumulated() {
+        return format!("{}; then {asked} were requested in {place}", accumulated.title());
+    }
+    let input = facts.input.filter(|_| report.leaked.is_none()).map_or("", Input::title);
+    format!("{asked} requested in {place}, {}{input}", deciding(report))
 }
 
 /// The figure that decided the cause.
@@ -203,7 +209,7 @@ fn deciding(report: &Report) -> String {
         OomCause::OutsideAllocator => {
             format!("while this process uses {} outside PyTorch's allocator", bytes(report.outside_bytes.unwrap_or(0)))
         }
-        OomCause::Capacity | OomCause::Leak => format!(
+        OomCause::Capacity | OomCause::Leak | OomCause::Accumulation => format!(
             "with {} in use{}: {} {} too much",
             bytes(facts.found.active_bytes),
             of_what(report),
@@ -234,13 +240,14 @@ fn of_what(report: &Report) -> String {
 pub(super) fn explanation(report: &Report) -> String {
     let facts = &report.facts;
     let found = &facts.found;
-    let mut text = format!(
+    let mut text = report.accumulated().map_or_else(String::new, Accumulation::explanation);
+    text.push_str(&format!(
         "Rank {} had {} reserved, of which {} were in use and {} free: ",
         facts.rank,
         bytes(found.reserved_bytes),
         bytes(found.active_bytes),
         bytes(report.free_bytes),
-    );
+    ));
     text.push_str(&match (bytes(facts.asked_bytes), report.largest_usable_bytes) {
         (asked, 0) => format!("no free block could serve {asked}."),
         (asked, largest) => format!("the largest free block that could serve {asked} was {}.", bytes(largest)),
@@ -329,6 +336,9 @@ pub(super) fn evidence(report: &Report) -> Vec<(String, EvidenceValue)> {
     count("stranded_bytes", Some(report.stranded_bytes));
     count("rounded_away_bytes", Some(report.rounded_away_bytes));
     count("missing_bytes", Some(report.missing_bytes));
+    let accumulated = facts.demand.accumulated.as_ref();
+    count("accumulated_bytes", accumulated.map(|accumulated| accumulated.bytes));
+    count("accumulated_blocks", accumulated.map(|accumulated| accumulated.blocks));
     count("leaked_bytes", report.leaked.as_ref().map(|leaked| leaked.bytes));
     count("kept_bytes", facts.earlier.map(|earlier| earlier.kept_bytes));
     count("earlier_peak_bytes", facts.earlier.map(|earlier| earlier.peak_bytes));

@@ -5,7 +5,9 @@
 //! Guarantees: every figure is a measurement or plain arithmetic on measurements; a figure that was not measured is
 //! `None`. Neither a neighbour nor memory outside the allocator is named unless it was measured.
 
+mod accumulation;
 mod advice;
+pub mod demand;
 pub mod finding;
 pub mod outcome;
 mod places;
@@ -18,6 +20,7 @@ use crate::classes::Shares;
 use crate::fragmentation::judge::Holder;
 use crate::fragmentation::picture::Picture;
 
+use demand::{Accumulation, Demand};
 pub use finding::findings;
 pub use outcome::Leaked;
 use requests::Input;
@@ -39,12 +42,14 @@ pub enum OomCause {
     OutsideAllocator,
     /// Leaked memory is the missing memory.
     Leak,
+    /// Memory that accumulated in this phase or over the last steps is the missing memory.
+    Accumulation,
 }
 
 impl OomCause {
     /// Every cause.
-    pub const ALL: [Self; 5] =
-        [Self::Capacity, Self::Fragmentation, Self::Neighbour, Self::OutsideAllocator, Self::Leak];
+    pub const ALL: [Self; 6] =
+        [Self::Capacity, Self::Fragmentation, Self::Neighbour, Self::OutsideAllocator, Self::Leak, Self::Accumulation];
 
     /// The name in evidence, JSON and on the wire; never changes.
     #[must_use]
@@ -55,7 +60,20 @@ impl OomCause {
             Self::Neighbour => "neighbour",
             Self::OutsideAllocator => "outside_allocator",
             Self::Leak => "leak",
+            Self::Accumulation => "accumulation",
         }
+    }
+
+    /// The cause with this name; `None` if a newer memctl wrote it.
+    #[must_use]
+    pub fn of_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|cause| cause.name() == name)
+    }
+
+    /// Whether live memory grew until the device was full. An allocator setting then only delays the failure.
+    #[must_use]
+    pub const fn is_growth(self) -> bool {
+        matches!(self, Self::Leak | Self::Accumulation)
     }
 }
 
@@ -131,6 +149,8 @@ pub struct Facts {
     pub earlier: Option<Earlier>,
     /// How the same line's requests in the steps before explain this one; `None` if they do not.
     pub input: Option<Input>,
+    /// What the live blocks show in comparison with the earlier steps.
+    pub demand: Demand,
     /// The state at the request.
     pub found: Picture,
     /// Reserved bytes after the flush.
@@ -200,11 +220,18 @@ impl Report {
     fn needed_bytes(&self) -> u64 {
         self.segment_bytes.saturating_sub(self.room_bytes).max(self.missing_bytes)
     }
+
+    /// The memory that accumulated, if it is the cause or was leaked.
+    fn accumulated(&self) -> Option<&Accumulation> {
+        self.facts.demand.accumulated.as_ref().filter(|_| self.cause.is_growth())
+    }
 }
 
 /// Explains one failed request.
 #[must_use]
-pub fn explain(facts: Facts) -> Report {
+pub fn explain(mut facts: Facts) -> Report {
+    // The line requested as much before, so the size of its input explains nothing.
+    facts.input = facts.input.filter(|input| !(matches!(input, Input::Largest { .. }) && facts.demand.asked_before));
     let asked = facts.asked_bytes;
     let segment_bytes = segment_bytes(asked, facts.settings.large_segment_size);
     let reserved_after = facts.reserved_after_bytes;
@@ -235,8 +262,11 @@ pub fn explain(facts: Facts) -> Report {
     let alone = |bytes: u64| bytes > 0 && room.saturating_add(bytes) >= segment_bytes;
     let others = if limited { 0 } else { facts.others_bytes.unwrap_or(0) };
     let outside = if limited { 0 } else { outside_bytes.unwrap_or(0).saturating_sub(CONTEXT_BYTES) };
+    // Memory that came on top and exceeds the free memory would have used it up, however that is packed.
+    let accumulated = facts.demand.accumulated.as_ref().map_or(0, |accumulated| accumulated.beyond_bytes);
     let cause = [
         (OomCause::Fragmentation, stranded_bytes - rounded_away_bytes),
+        (OomCause::Accumulation, accumulated),
         (OomCause::Neighbour, others),
         (OomCause::OutsideAllocator, outside),
     ]

@@ -9,6 +9,7 @@ use std::fmt::Write as _;
 
 use memctl_model::{Finding, FindingKind, Frame, Severity};
 
+use super::demand::Since;
 use super::finding::{evidence, explanation};
 use super::{OomCause, Report};
 use crate::deaths::AfterOom;
@@ -65,7 +66,8 @@ pub fn blame(reports: &mut [Report], findings: &[Finding]) {
         let own = findings.iter().filter(|finding| finding.kind.fills() && finding.ranks.contains(&rank));
         let grave = own.filter(|finding| {
             let share = held(finding) as f64 / used;
-            share >= if finding.severity == Severity::Info { SUSPECTED_SHARE_MIN } else { SHARE_MIN }
+            let is_doubtful = finding.severity == Severity::Info && !has_accumulated(report, finding.site.as_ref());
+            share >= if is_doubtful { SUSPECTED_SHARE_MIN } else { SHARE_MIN }
         });
         let leaks: Vec<&Finding> = grave.collect();
         let all = leaks.iter().fold(0_u64, |sum, leak| sum.saturating_add(held(leak)));
@@ -76,6 +78,33 @@ pub fn blame(reports: &mut [Report], findings: &[Finding]) {
             report.leaked = Some(leaked);
         }
     }
+}
+
+/// Minimum share of the memory that accumulated over the last steps, for the line that a leak's finding names. The leak
+/// and the accumulated memory are then one.
+const SAME_SHARE_MIN: f64 = 0.2;
+
+/// Whether a leak is at least half of the memory that accumulated from step to step, or is more than what came in this
+/// phase.
+fn is_accumulated(report: &Report, leaked: &Leaked) -> bool {
+    let Some(accumulated) = &report.facts.demand.accumulated else { return true };
+    let bytes = match accumulated.since {
+        Since::Steps(_) => accumulated.beyond_bytes / 2,
+        Since::StepEnd(_) | Since::Evaluation => accumulated.beyond_bytes,
+    };
+    leaked.bytes >= bytes || has_accumulated(report, leaked.site.as_ref())
+}
+
+/// Whether a leak at this line is the memory that accumulated from step to step. The finding names only one of the lines
+/// that allocated it, and full memory confirms a suspicion.
+fn has_accumulated(report: &Report, site: Option<&Frame>) -> bool {
+    let accumulated = report.facts.demand.accumulated.as_ref();
+    let of_steps = accumulated.filter(|accumulated| matches!(accumulated.since, Since::Steps(_)));
+    of_steps.is_some_and(|accumulated| {
+        let own = accumulated.lines.iter().filter(|line| line.site.is_some() && line.site.as_ref() == site);
+        let bytes = own.fold(0_u64, |sum, line| sum.saturating_add(line.bytes));
+        bytes as f64 >= SAME_SHARE_MIN * accumulated.bytes.max(1) as f64
+    })
 }
 
 /// Whether the request would have been served without the leak, and no larger cause prevented it.
@@ -92,6 +121,7 @@ fn is_outcome(report: &Report, leaked: &Leaked) -> bool {
         }
         OomCause::Neighbour => facts.others_bytes.unwrap_or(0) > leaked.bytes,
         OomCause::OutsideAllocator => report.outside_bytes.unwrap_or(0) > leaked.bytes,
+        OomCause::Accumulation => !is_accumulated(report, leaked),
         OomCause::Capacity | OomCause::Leak => false,
     };
     (alone || with_the_rest) && !larger

@@ -3,7 +3,7 @@
 //! Guarantees: a step counts by its largest request, and the step that failed is not among the earlier ones. Without
 //! eight earlier steps nothing is said.
 
-use crate::wording::bytes;
+use crate::wording::{byte_range, bytes};
 
 /// Minimum number of earlier steps before their requests are compared with the failed one.
 const STEPS_MIN: u64 = 8;
@@ -125,9 +125,8 @@ impl Input {
                 )
             }
             Self::Largest { steps, least_bytes, most_bytes } => format!(
-                " In the {steps} steps before, this line requested {} to {} at once: the sizes of its inputs differ, and this one is the largest.",
-                bytes(least_bytes),
-                bytes(most_bytes)
+                " In the {steps} steps before, this line requested {} at once: the sizes of its inputs differ, and this one is the largest.",
+                byte_range(least_bytes, most_bytes)
             ),
         }
     }

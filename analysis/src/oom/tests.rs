@@ -9,6 +9,8 @@ use proptest::prelude::*;
 use super::*;
 use crate::fragmentation::picture::Pin;
 
+mod accumulated;
+
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
@@ -63,6 +65,7 @@ fn facts(found: Picture, asked_bytes: u64, device_free_bytes: u64) -> Facts {
         device_free_bytes,
         earlier: None,
         input: None,
+        demand: Demand::default(),
         reserved_after_bytes: found.reserved_bytes,
         reserved_peak_bytes: found.reserved_bytes,
         holders: found.pins.iter().map(|&pin: &Pin| Holder { pin, stack: frame() }).collect(),
@@ -155,13 +158,18 @@ fn capacity_says_how_much_less_would_have_done() {
 
 #[test]
 fn a_step_unlike_those_before_it_is_no_reason_for_a_smaller_batch() {
-    let of = |peak_bytes| {
+    let of_requests = |peak_bytes, is_larger| {
         let mut classes = Shares::default();
         classes.add(Class::Activations, 10 * GIB);
         let earlier = Some(Earlier { kept_bytes: 60 * GIB, peak_bytes });
-        let report = explain(Facts { classes, earlier, ..facts(picture(0, 70), 4 * GIB, GIB) });
+        let demand = Demand { is_larger: Some(is_larger), ..Demand::default() };
+        let report = explain(Facts { classes, earlier, demand, ..facts(picture(0, 70), 4 * GIB, GIB) });
         findings(&[report], 1)[0].advice.clone()
     };
+    let of = |peak_bytes| of_requests(peak_bytes, true);
+    let more_of_them = of_requests(60 * GIB + 24 * MIB, false);
+    assert!(more_of_them.contains("Its requests are not larger than those of earlier steps"), "{more_of_them}");
+    assert!(!more_of_them.contains("the size of its input"), "{more_of_them}");
     assert_eq!(
         of(60 * GIB + 24 * MIB),
         "This request would have been served with 3.00 GiB less: beyond the 60.0 GiB that stay between steps, earlier steps needed at most 24.0 MiB and this one at least 14.0 GiB. Look at the size of its input (a longer sequence, a larger image): limit it, split it, or sort inputs by size."

@@ -52,6 +52,7 @@ fn failed(keyframe: &Keyframe, settings: &AllocatorSettings, asked_bytes: u64, d
         device_free_bytes,
         earlier: None,
         input: None,
+        demand: oom::demand::Demand::default(),
         reserved_after_bytes: found.reserved_bytes - found.empty_bytes.min(found.reserved_bytes),
         reserved_peak_bytes: found.reserved_bytes,
         device_total_bytes: None,

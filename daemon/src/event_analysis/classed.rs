@@ -11,11 +11,12 @@ use std::collections::HashMap;
 use memctl_analysis::Birth;
 use memctl_analysis::classes::{Asked, Class, Classifier, OPEN, Stay, allocated};
 use memctl_analysis::lifetimes::{BlockLife, Lives};
+use memctl_analysis::oom::demand::{StepEnd, Stretch};
 use memctl_model::{BlockState, DeviceIndex, Keyframe, KeyframeReason, Stack, StackId};
 use memctl_proto::StackDictionary;
 
 use crate::job_data::error::ReadError;
-use crate::job_data::mark_cursor::MarkCursor;
+use crate::job_data::mark_cursor::{MarkCursor, Passed};
 use crate::job_data::replay::{Go, Replay};
 use crate::store::{ChunkRow, SessionRow, Store};
 
@@ -40,6 +41,7 @@ pub(crate) struct Classed {
     /// Whether each block is live at a step's end, as far as recorded.
     stays: Vec<bool>,
     by_address: HashMap<u64, Vec<usize>>,
+    step_ends: Vec<StepEnd>,
 }
 
 impl Classed {
@@ -69,10 +71,11 @@ impl Classed {
             .fold((u64::MAX, 0), |(from, to), chunk| (chunk.index.first_ns.min(from), chunk.index.last_ns.max(to)));
         let cursor = MarkCursor::between(store, session.key, times_ns).await?;
         let state = replay.map().keyframe(DeviceIndex(device), begin, times_ns.0, KeyframeReason::Periodic);
-        let mut watch = Watch { lives: Lives::new(&state), steps: Vec::new(), cursor };
+        let mut watch = Watch { lives: Lives::new(&state), steps: Vec::new(), step_ends: Vec::new(), cursor };
         let ran = replay
             .run(to, |number, event, map| {
                 let mut birth = Birth::default();
+                watch.advance(number, event.time_ns);
                 watch.cursor.refine(event, &mut birth);
                 watch.pass(number);
                 watch.lives.event(number, event, map.block_bytes(event.addr), birth);
@@ -90,6 +93,11 @@ impl Classed {
         }
         let resolve = |stack: StackId| -> Stack { stacks.stack(stack) };
         Ok(watch.classed(&resolve))
+    }
+
+    /// The stretch before a request that failed after `at` events.
+    pub fn stretch(&self, at: u64, in_step: bool) -> Stretch<'_> {
+        Stretch { blocks: &self.blocks, classes: &self.classes, step_ends: &self.step_ends, at, in_step }
     }
 
     /// The class of the block at an address after `at` events.
@@ -187,10 +195,22 @@ struct Watch {
     lives: Lives,
     /// Pairs of an event number and a step. From that event on, the step is current, or it is the next one to begin.
     steps: Vec<(u64, u64)>,
+    step_ends: Vec<StepEnd>,
     cursor: MarkCursor,
 }
 
 impl Watch {
+    /// Moves the cursor to the position before the event with this number, and notes the steps that ended.
+    fn advance(&mut self, number: u64, time_ns: u64) {
+        let mut ended = false;
+        self.cursor.advance(time_ns, |passed| ended |= passed == Passed::StepEnd);
+        // Several steps without an event between them are one.
+        if let Some(step) = self.cursor.last_step().filter(|_| ended) {
+            let step = if self.cursor.step().is_some() { step.saturating_sub(1) } else { step };
+            self.step_ends.push(StepEnd { event: number.saturating_sub(1), step });
+        }
+    }
+
     fn pass(&mut self, number: u64) {
         let now = self.cursor.step().or(self.cursor.last_step().map(|step| step.saturating_add(1)));
         if let Some(step) = now.filter(|&step| self.steps.last().is_none_or(|&(_, last)| last < step)) {
@@ -199,7 +219,7 @@ impl Watch {
     }
 
     fn classed(self, resolve: &dyn Fn(StackId) -> Stack) -> Classed {
-        let Self { lives, steps, .. } = self;
+        let Self { lives, steps, step_ends, .. } = self;
         let asked: Vec<Asked> = lives.blocks.iter().map(|block| Asked::of_life(block, &steps)).collect();
         let classes = Classifier::new(resolve).requests(&asked);
         let stays = asked.iter().map(|one| one.ended == OPEN || one.stay != Some(Stay::Within)).collect();
@@ -207,6 +227,6 @@ impl Watch {
         for (at, block) in lives.blocks.iter().enumerate() {
             by_address.entry(block.addr).or_default().push(at);
         }
-        Classed { blocks: lives.blocks, classes, stays, by_address }
+        Classed { blocks: lives.blocks, classes, stays, by_address, step_ends }
     }
 }

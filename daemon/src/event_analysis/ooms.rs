@@ -14,6 +14,7 @@ use memctl_analysis::classes::Shares;
 use memctl_analysis::deaths::says_out_of_memory;
 use memctl_analysis::fragmentation::Picture;
 use memctl_analysis::fragmentation::judge::holders;
+use memctl_analysis::oom::demand;
 use memctl_analysis::oom::finding::Missing;
 use memctl_analysis::oom::requests::{Input, Requests};
 use memctl_analysis::oom::{self, Earlier, Facts, Peer, SiteUse};
@@ -96,6 +97,9 @@ pub(crate) async fn of_device(
         let known = Classed::around(store, session, device.info.index.0, &chunks, moment, &stacks).await?;
         let mut classes = Shares::default();
         known.of(&keyframe).iter().for_each(|(class, block)| classes.add(*class, block.size));
+        let stack = resolve(place.event.stack);
+        let failed = demand::FailedRequest { bytes: place.event.size, stack: &stack };
+        let demand = demand::compare(&known.stretch(place.found_at, place.step.is_some()), failed, &resolve);
         let sample = measured::before(store, session, device, place.event.time_ns).await?;
         let picture = Picture::of(&keyframe, session.info.settings.large_segment_size);
         reports.push(oom::explain(Facts {
@@ -107,7 +111,7 @@ pub(crate) async fn of_device(
             asked_bytes: place.event.size,
             stream: place.event.stream,
             pool: place.event.pool,
-            stack: resolve(place.event.stack),
+            stack,
             device_free_bytes: place.event.addr,
             reserved_after_bytes: place.reserved_after_bytes,
             reserved_peak_bytes: reserved_peak,
@@ -122,6 +126,7 @@ pub(crate) async fn of_device(
             went_on,
             earlier: place.earlier,
             input: place.input,
+            demand,
             found: picture,
         }));
     }
