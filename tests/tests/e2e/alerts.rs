@@ -46,6 +46,7 @@ fn job(name: &str, state: Option<JobState>, started_ns: u64) -> JobFacts {
         epochs: Some(3),
         imported: false,
         not_judged: Vec::new(),
+        grows: false,
     }
 }
 
