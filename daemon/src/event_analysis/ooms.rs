@@ -112,9 +112,7 @@ pub(crate) async fn of_device(
             reserved_after_bytes: place.reserved_after_bytes,
             reserved_peak_bytes: reserved_peak,
             device_total_bytes: sample.as_ref().and_then(|sample| sample.device_total_bytes),
-            others_bytes: sample
-                .filter(|sample| sample.lists_process(place.reserved_after_bytes))
-                .and_then(|sample| sample.foreign_used_bytes),
+            others_bytes: sample.as_ref().and_then(|sample| sample.foreign_used_bytes),
             classes,
             sites: sites(&keyframe, before.as_ref(), &resolve),
             holders: holders(&picture, HOLDERS_MAX, &resolve),
