@@ -175,6 +175,7 @@ fn unused(watches: &[&RankWatch], judged: &mut Judged, gaps: &mut Vec<NotJudged>
 /// seconds of work.
 fn measured(watches: &[&RankWatch], judged: &mut Judged, gaps: &mut Vec<NotJudged>) {
     const LIVE: &str = "run it under memctl run, which measures it";
+    const UNLISTED: &str = "the driver's list of processes lacks this job's, as under WSL and in some containers";
     let kinds: [(FindingKind, Seen, bool); 3] = [
         (FindingKind::OutsideAllocator, outside::seen, true),
         // Without this process in the driver's list, the list's others may be this process.
@@ -195,6 +196,9 @@ fn measured(watches: &[&RankWatch], judged: &mut Judged, gaps: &mut Vec<NotJudge
             judged.kinds.push(JudgedKind { kind, boundaries: Vec::new() });
         }
         match known {
+            0 if kind == FindingKind::ForeignProcess && watches.iter().any(|watch| !outside::is_listed(watch)) => {
+                gaps.push(gap(kind, Gap::Whole, UNLISTED.to_owned(), "look at nvidia-smi on the host"));
+            }
             0 => gaps.push(gap(kind, Gap::Whole, "not measured".to_owned(), LIVE)),
             _ if !is_enough => {
                 let found = format!("found {most} over {seconds:.0} s");
