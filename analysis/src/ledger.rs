@@ -51,11 +51,13 @@ impl Ledger {
         let cached_bytes = reserved_bytes.saturating_sub(allocated);
         let ours = allocated.saturating_add(cached_bytes);
         let nccl_bytes = sample.and_then(|sample| sample.nccl_bytes);
-        let context_bytes = sample.and_then(|sample| sample.process_used_bytes).map(|used| {
+        // A list of processes that lacks this process shows neither its memory nor that of others.
+        let listed = sample.filter(|sample| sample.lists_process(then.at_process_bytes.unwrap_or(ours)));
+        let context_bytes = listed.and_then(|sample| sample.process_used_bytes).map(|used| {
             let beside = used.saturating_sub(then.at_process_bytes.unwrap_or(ours));
             beside.saturating_sub(nccl_bytes.unwrap_or(0))
         });
-        let others_bytes = sample.and_then(|sample| sample.foreign_used_bytes);
+        let others_bytes = listed.and_then(|sample| sample.foreign_used_bytes);
         // The device's use at the moment of the state: the measured use plus what the allocator has taken or released
         // since.
         let device_used_bytes = sample.and_then(|sample| sample.device_used_bytes).map(|used| {
@@ -157,6 +159,22 @@ mod tests {
             (Some(800), Some(0), Some(-100)),
             "the parts exceed the whole, and it shows"
         );
+    }
+
+    #[test]
+    fn a_list_that_lacks_the_process_shows_nothing_about_it_or_others() {
+        let of = |process| {
+            let sample = Sample {
+                device_used_bytes: Some(9_600),
+                process_used_bytes: process,
+                foreign_used_bytes: Some(0),
+                ..Sample::default()
+            };
+            let ledger = Ledger::new(Shares::default(), 100, Some(&sample), HeldThen::default());
+            (ledger.context_bytes, ledger.others_bytes, ledger.unexplained_bytes)
+        };
+        assert_eq!(of(Some(0)), (None, None, Some(9_500)), "the process holds at least 100 bytes");
+        assert_eq!(of(Some(9_600)), (Some(9_500), Some(0), Some(0)), "listed, so all of it is its own");
     }
 
     #[test]

@@ -186,6 +186,8 @@ pub enum Pattern {
     HooksPileUp,
     /// A new optimizer is created while the old one's state is still referenced.
     OptimizerRecreated,
+    /// Optimizer state grows, by one optimizer that gets further parameters or by several optimizers.
+    OptimizerState,
     /// A CUDA graph is captured repeatedly, each time with its own pool.
     GraphsCaptured,
     /// `empty_cache()` is called repeatedly.
@@ -194,7 +196,7 @@ pub enum Pattern {
 
 impl Pattern {
     /// Every pattern.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::TensorsKept,
         Self::ReplacedByLarger,
         Self::EvalGraph,
@@ -202,9 +204,16 @@ impl Pattern {
         Self::HiddenChain,
         Self::HooksPileUp,
         Self::OptimizerRecreated,
+        Self::OptimizerState,
         Self::GraphsCaptured,
         Self::CacheEmptied,
     ];
+
+    /// Whether an optimizer's state is the memory that grows.
+    #[must_use]
+    pub const fn is_of_optimizer(self) -> bool {
+        matches!(self, Self::OptimizerRecreated | Self::OptimizerState)
+    }
 
     /// The name in JSON and on the wire; never changes.
     #[must_use]
@@ -217,6 +226,7 @@ impl Pattern {
             Self::HiddenChain => "hidden_chain",
             Self::HooksPileUp => "hooks_pile_up",
             Self::OptimizerRecreated => "optimizer_recreated",
+            Self::OptimizerState => "optimizer_state",
             Self::GraphsCaptured => "graphs_captured",
             Self::CacheEmptied => "cache_emptied",
         }

@@ -44,3 +44,28 @@ pub struct Sample {
     /// Features that share device memory and that the process was seen to use.
     pub sharing: Sharing,
 }
+
+impl Sample {
+    /// Whether the driver's list of processes can contain a process whose allocator holds this many bytes of the device.
+    /// A process holds at least what its allocator holds. Under WSL, in some containers and in some sandboxes the driver
+    /// lists no process or others, so a reader finds 0 bytes or another process's. All shares are then unknown. `true`
+    /// if no figure contradicts it.
+    #[must_use]
+    pub fn lists_process(&self, held_bytes: u64) -> bool {
+        // Both figures are from different moments, and a starting process may hold twice as much after a second.
+        self.process_used_bytes.is_none_or(|used| held_bytes == 0 || (used > 0 && used >= held_bytes / 2))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_with_less_than_its_allocator_holds_is_not_listed() {
+        let lists =
+            |used: Option<u64>, held| Sample { process_used_bytes: used, ..Sample::default() }.lists_process(held);
+        assert!(lists(None, 100) && lists(Some(500), 100) && lists(Some(60), 100) && lists(Some(0), 0));
+        assert!(!lists(Some(0), 100) && !lists(Some(0), 1) && !lists(Some(40), 100));
+    }
+}

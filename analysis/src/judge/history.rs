@@ -166,7 +166,11 @@ pub(super) struct History {
     worked: u32,
     /// Whether loading took longer than it usually does.
     loads_on: bool,
+    /// Measurements from outside the process: its host memory, and the driver's figures of its device and processes.
     pub samples: Marks<Measured>,
+    /// The process's own measurements of its device. They come more often, and are kept apart so that the others stay
+    /// evenly spread.
+    pub own_samples: Marks<Measured>,
     /// How often the allocator had emptied its cache to find room: at the first and at the last measurement.
     emptied: Option<(u64, u64)>,
     pub exact: bool,
@@ -189,6 +193,7 @@ impl Default for History {
             worked: 0,
             loads_on: false,
             samples: Marks::new(SAMPLES_MAX),
+            own_samples: Marks::new(SAMPLES_MAX),
             emptied: None,
             exact: false,
             has_rows: false,
@@ -252,12 +257,11 @@ impl History {
     }
 
     pub fn sample(&mut self, sample: &Sample) {
-        let last = self.samples.last().copied().unwrap_or_default();
         let measured = Measured {
             time_ns: sample.time_ns,
             steps: self.of(Per::Step).seen,
             device_used_bytes: sample.device_used_bytes,
-            device_total_bytes: sample.device_total_bytes.or(last.device_total_bytes),
+            device_total_bytes: sample.device_total_bytes,
             process_used_bytes: sample.process_used_bytes,
             foreign_used_bytes: sample.foreign_used_bytes,
             reserved_bytes: sample.reserved_bytes.or_else(|| self.reserved_now()),
@@ -268,21 +272,24 @@ impl History {
             self.emptied = Some((self.emptied.map_or(now, |(first, _)| first), now));
         }
         // The allocator's own counters arrive every step and show nothing new about the device.
-        if sample.device_used_bytes.is_some() || sample.process_used_bytes.is_some() || sample.host_rss_bytes.is_some()
-        {
+        let is_from_outside = sample.process_used_bytes.is_some() || sample.host_rss_bytes.is_some();
+        if is_from_outside || sample.foreign_used_bytes.is_some() || sample.children_rss_bytes.is_some() {
             self.samples.push(measured);
+        } else if sample.device_used_bytes.is_some() {
+            self.own_samples.push(measured);
         }
     }
 
     /// Whether its parts are consistent.
     pub fn is_sound(&self) -> bool {
-        self.of.iter().all(|of| of.levels.is_sound()) && self.samples.is_sound()
+        self.of.iter().all(|of| of.levels.is_sound()) && self.samples.is_sound() && self.own_samples.is_sound()
     }
 
     /// Bytes held in memory.
     pub fn bytes(&self) -> usize {
         let levels: usize = self.of.iter().map(|of| of.levels.all().len()).sum();
-        size_of::<Self>() + levels * size_of::<Level>() + size_of_val(self.samples.all())
+        let samples = size_of_val(self.samples.all()) + size_of_val(self.own_samples.all());
+        size_of::<Self>() + levels * size_of::<Level>() + samples
     }
 
     /// Whether the latest step is the first of its epoch. Memory made after a step's end is seen with the next step.
@@ -301,7 +308,11 @@ impl History {
 
     /// Bytes of the device used outside this allocator, according to recent samples.
     pub fn outside_bytes(&self) -> Option<u64> {
-        let recent = self.samples.all().iter().rev().take(RECENT_SAMPLES);
+        let kinds = [self.samples.all(), self.own_samples.all()];
+        let mut newest: Vec<&Measured> =
+            kinds.into_iter().flat_map(|samples| samples.iter().rev().take(RECENT_SAMPLES)).collect();
+        newest.sort_by_key(|sample| std::cmp::Reverse(sample.time_ns));
+        let recent = newest.into_iter().take(RECENT_SAMPLES);
         recent.filter_map(|sample| Some(sample.device_used_bytes?.saturating_sub(sample.reserved_bytes?))).max()
     }
 
@@ -357,6 +368,14 @@ impl History {
     fn windows_since(&self, time_ns: u64) -> usize {
         let levels = self.levels(Per::Window);
         levels.len() - levels.partition_point(|level| level.time_ns <= time_ns)
+    }
+
+    /// Average seconds from one epoch's end to the next; `None` with fewer than two.
+    pub fn seconds_of_epoch(&self) -> Option<f64> {
+        let epochs = self.of(Per::Epoch);
+        let (first, last) = (epochs.levels.first()?, epochs.levels.last()?);
+        let ends = f64::from(epochs.seen.checked_sub(1).filter(|&ends| ends > 0)?);
+        Some(last.time_ns.saturating_sub(first.time_ns) as f64 / 1e9 / ends)
     }
 
     /// Seconds from the first boundary to the last.

@@ -3,12 +3,13 @@
 //! Guarantees: the advice names the holder of most blocks and nothing that this holder already does. The advice for
 //! patterns with known code (an evaluation's graph, hooks, optimizers) is not replaced.
 
+use super::holder_bound::beside;
 use memctl_model::{Collector, Finding, HolderBound, HolderKind, HolderPattern, Pattern, TensorHolder};
 
 /// The advice about the holder of most of a finding's blocks; `None` if the finding's own advice is as good.
 pub(super) fn advice(finding: &Finding) -> Option<String> {
-    let holders = finding.holders.as_ref()?;
-    let (_, holder, _) = holders.most()?;
+    // No program should bound an optimizer's state.
+    let (_, holder, _) = finding.main_holder().filter(|(_, holder, _)| !holder.is_optimizer_state())?;
     let is_open = match finding.pattern {
         None | Some(Pattern::TensorsKept) => true,
         // Where a graph's blocks are allocated is not where it is kept.
@@ -18,7 +19,7 @@ pub(super) fn advice(finding: &Finding) -> Option<String> {
     if !is_open {
         return None;
     }
-    let others: Vec<String> = holders.beside().into_iter().map(named).collect();
+    let others: Vec<String> = beside(finding).into_iter().map(named).collect();
     let advice = about(holder)?;
     if others.is_empty() { Some(advice) } else { Some(format!("{advice} The same goes for {}.", others.join(" and "))) }
 }

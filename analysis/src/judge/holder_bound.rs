@@ -10,11 +10,11 @@
 
 use memctl_model::holders::BLOCKS_MAX;
 use memctl_model::{
-    Boundary, Collector, Finding, FindingHolders, HolderBound, HolderKind, HoldersFound, Pattern, Severity,
-    TensorHolder,
+    Boundary, Collector, EvidenceValue, Finding, HolderBound, HolderKind, HoldersFound, Pattern, Severity, TensorHolder,
 };
 
 use super::holder_advice;
+use super::optimizers::{self, Optimizers};
 use crate::wording::CACHE_DOUBT;
 
 /// Whether the holder of a finding's blocks has a bound.
@@ -42,15 +42,10 @@ const GRAPH_RISES_MIN: u64 = 16;
 
 /// The bound of the holder of a finding's blocks.
 pub(super) fn bound(finding: &Finding) -> Bound {
-    let is_replaced = finding.pattern == Some(Pattern::ReplacedByLarger);
     let in_windows = finding.first_seen.boundary == Some(Boundary::WindowEnd);
     let items_min = if in_windows { ITEMS_MIN_IN_WINDOWS } else { ITEMS_MIN };
     let outgrows_graphs = !in_windows && finding.rises.is_some_and(|rises| rises >= GRAPH_RISES_MIN);
-    match finding
-        .holders
-        .as_ref()
-        .map_or(Bound::Unknown, |holders| of_holders(holders, is_replaced, items_min, outgrows_graphs))
-    {
+    match of_holders(finding, items_min, outgrows_graphs) {
         Bound::None if may_fill_up(finding) => Bound::Unknown,
         bound => bound,
     }
@@ -60,8 +55,9 @@ pub(super) fn bound(finding: &Finding) -> Bound {
 /// drawn at random; or growth was not seen over several epochs, and it may be filled by the first one. (A program that
 /// marks no epochs has none that fills it.)
 fn may_fill_up(finding: &Finding) -> bool {
-    let most = finding.holders.as_ref().and_then(FindingHolders::most);
-    let Some((_, holder, found)) = most.filter(|(_, holder, _)| holder.kind == "dict") else { return false };
+    let Some((_, holder, found)) = finding.main_holder().filter(|(_, holder, _)| holder.kind == "dict") else {
+        return false;
+    };
     let keeps_all = matches!(holder.bound, HolderBound::Unbounded);
     // Without steps there are no epochs either: a server's cache may fill at any time.
     let in_steps = finding.first_seen.boundary != Some(Boundary::WindowEnd);
@@ -69,15 +65,23 @@ fn may_fill_up(finding: &Finding) -> bool {
     in_first_epoch || (keeps_all && finding.slows)
 }
 
-/// The same as [`bound`]. `is_replaced` is whether a tensor is repeatedly replaced by a larger one, so that the number
-/// of tensors does not grow.
-fn of_holders(holders: &FindingHolders, is_replaced: bool, items_min: u64, outgrows_graphs: bool) -> Bound {
-    let Some((at, holder, found)) = holders.most() else { return Bound::Unknown };
-    let longer = holders.pace.get(at).copied().flatten().is_some_and(|pace| pace.grew_with_bytes());
+/// The same as [`bound`], for the holders alone.
+fn of_holders(finding: &Finding, items_min: u64, outgrows_graphs: bool) -> Bound {
+    let Some((at, holder, found)) = finding.main_holder() else { return Bound::Unknown };
+    match optimizers::of(finding) {
+        Some(Optimizers::Several) => return Bound::None,
+        // The state of one optimizer grows until all of its parameters have state.
+        Some(Optimizers::One | Optimizers::Unknown) => return Bound::Unknown,
+        None => {}
+    }
+    // If a tensor is repeatedly replaced by a larger one, the number of tensors does not grow.
+    let is_replaced = finding.pattern == Some(Pattern::ReplacedByLarger);
+    let pace = finding.holders.as_ref().and_then(|holders| holders.pace.get(at).copied().flatten());
+    let longer = pace.is_some_and(|pace| pace.grew_with_bytes());
     let is_bounded = |other: &&TensorHolder| matches!(other.bound, HolderBound::Bounded { .. });
     match (holder.holder, holder.bound) {
         // This holder's bound does not limit the memory of another holder.
-        (_, HolderBound::Bounded { .. }) if !holders.beside().iter().all(is_bounded) => Bound::Unknown,
+        (_, HolderBound::Bounded { .. }) if !beside(finding).iter().all(is_bounded) => Bound::Unknown,
         (_, HolderBound::Bounded { limit }) => Bound::At(limit.and_then(|limit| bytes_at(found, holder, limit))),
         (HolderKind::Cycle, _) if matches!(holder.collector, Some(Collector::Off | Collector::Rare)) => Bound::None,
         (HolderKind::Thread, _) if holder.threads >= THREADS_MIN => Bound::None,
@@ -91,6 +95,18 @@ fn of_holders(holders: &FindingHolders, is_replaced: bool, items_min: u64, outgr
         _ => Bound::Unknown,
     }
 }
+
+/// Holders that are named beside the main one.
+pub(super) fn beside(finding: &Finding) -> Vec<&TensorHolder> {
+    let constant = finding.evidence.iter().find_map(|(name, value)| match value {
+        EvidenceValue::Count(bytes) if name == BESIDE_BYTES => Some(*bytes),
+        _ => None,
+    });
+    finding.holders_beside(constant.unwrap_or(0))
+}
+
+/// The evidence of the bytes of a place that do not grow.
+pub(super) const BESIDE_BYTES: &str = "beside_bytes";
 
 /// Whether a container has at least as many items as it holds blocks, and at least `items_min`.
 fn has_one_each(holder: &TensorHolder, items_min: u64) -> bool {
@@ -120,6 +136,7 @@ fn bytes_at(found: &HoldersFound, holder: &TensorHolder, limit: u64) -> Option<u
 /// suspected, and the advice changes.
 pub fn decide(findings: &mut [Finding]) {
     for finding in findings.iter_mut().filter(|finding| finding.kind.is_leak()) {
+        optimizers::name(finding);
         match bound(finding) {
             Bound::None if finding.is_suspected => {
                 finding.is_suspected = false;
@@ -133,7 +150,7 @@ pub fn decide(findings: &mut [Finding]) {
                 // Growth either stops before the device is full, or the verdict reports that it does not.
                 (finding.time_to_oom_seconds, finding.epochs_to_oom, finding.horizon) = (None, None, None);
             }
-            _ if may_fill_up(finding) => {
+            _ if may_fill_up(finding) || optimizers::of(finding) == Some(Optimizers::One) => {
                 finding.is_suspected = true;
                 finding.severity = Severity::Info;
                 (finding.time_to_oom_seconds, finding.epochs_to_oom, finding.horizon) = (None, None, None);
@@ -148,7 +165,7 @@ pub fn decide(findings: &mut [Finding]) {
 
 #[cfg(test)]
 mod tests {
-    use memctl_model::{FindingKind, Frame, HolderPace, HolderPattern, HoldersAsked};
+    use memctl_model::{FindingHolders, FindingKind, Frame, HolderPace, HolderPattern, HoldersAsked};
 
     use super::*;
 
@@ -173,6 +190,10 @@ mod tests {
         }
     }
 
+    fn leak(holders: &FindingHolders) -> Finding {
+        Finding { holders: Some(holders.clone()), ..Finding::new(FindingKind::Leak, Severity::Info, 0.5, vec![0]) }
+    }
+
     fn list(length: u64, bound: HolderBound) -> TensorHolder {
         let holder = HolderKind::Container;
         TensorHolder { holder, bound, length: Some(length), blocks: 40, bytes: 40 << 20, ..TensorHolder::default() }
@@ -180,7 +201,7 @@ mod tests {
 
     #[test]
     fn a_container_decides_by_its_bound_and_by_what_it_holds() {
-        let of = |holders: &FindingHolders| of_holders(holders, false, ITEMS_MIN, false);
+        let of = |holders: &FindingHolders| of_holders(&leak(holders), ITEMS_MIN, false);
         let limit = |items| HolderBound::Bounded { limit: Some(items) };
         assert_eq!(of(&answer(list(40, HolderBound::Unbounded), None)), Bound::None);
         assert_eq!(of(&answer(list(40, limit(64)), None)), Bound::At(Some(64 << 20)));
@@ -234,7 +255,41 @@ mod tests {
             (found.live_blocks, found.live_bytes) = (470, (466 << 18) + (35 << 20));
             found.holders.push(state);
         }
-        assert_eq!(of_holders(&answer, false, ITEMS_MIN, false), Bound::At(Some(1_500 << 18)));
+        assert_eq!(of_holders(&leak(&answer), ITEMS_MIN, false), Bound::At(Some(1_500 << 18)));
+    }
+
+    #[test]
+    fn gradients_beside_a_bounded_container_do_not_hide_its_bound() {
+        let mut with_gradients = answer(list(40, HolderBound::Bounded { limit: Some(64) }), None);
+        let chain = ["`Net` object", "Parameter", "attribute `grad`"].map(str::to_owned).to_vec();
+        let gradients = TensorHolder { chain, blocks: 20, holder: HolderKind::Graph, ..TensorHolder::default() };
+        if let Ok(found) = &mut with_gradients.asked.outcome {
+            (found.live_blocks, found.asked_blocks, found.found_blocks) = (60, 60, 60);
+            found.holders.push(gradients);
+        }
+        assert_eq!(of_holders(&leak(&with_gradients), ITEMS_MIN, false), Bound::At(Some(64 << 20)));
+    }
+
+    #[test]
+    fn the_state_of_one_optimizer_is_no_leak_and_is_not_to_be_bounded() {
+        let chain = ["`Adam` object", "attribute `state`", "dict, 14 items", "key `a Parameter`", "dict", "Tensor"];
+        let state = TensorHolder {
+            kind: "dict".into(),
+            name: Some("state".into()),
+            chain: chain.map(str::to_owned).to_vec(),
+            tensors: Some(60),
+            ..list(40, HolderBound::Unbounded)
+        };
+        let of = |tensors| {
+            let finding = leak(&answer(TensorHolder { tensors, ..state.clone() }, None));
+            let advice = "as it is".to_owned();
+            Finding { severity: Severity::Warning, pattern: Some(Pattern::TensorsKept), advice, ..finding }
+        };
+        let mut findings = [of(Some(60)), of(None), of(Some(10))];
+        assert_eq!(findings.each_ref().map(bound), [Bound::Unknown, Bound::Unknown, Bound::None]);
+        decide(&mut findings);
+        assert_eq!(findings.each_ref().map(|finding| finding.is_suspected), [true, false, false]);
+        assert!(findings.iter().all(|finding| finding.advice == "as it is"), "{findings:#?}");
     }
 
     #[test]
@@ -269,7 +324,7 @@ mod tests {
             blocks: 40,
             ..TensorHolder::default()
         };
-        let bound_of = |holder: TensorHolder| of_holders(&answer(holder, None), false, ITEMS_MIN, false);
+        let bound_of = |holder: TensorHolder| of_holders(&leak(&answer(holder, None)), ITEMS_MIN, false);
         assert_eq!(bound_of(of(HolderKind::Cycle, Some(Collector::Off), 0)), Bound::None);
         assert_eq!(bound_of(of(HolderKind::Cycle, Some(Collector::On), 0)), Bound::Unknown, "it will be freed");
         assert_eq!(bound_of(of(HolderKind::Thread, None, 7)), Bound::None);

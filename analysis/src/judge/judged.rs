@@ -11,6 +11,7 @@ use crate::wording::plural;
 
 use super::history::{Measured, Per};
 use super::levels::{MEASUREMENTS_MIN, SECONDS_MIN, measurements};
+use super::outside;
 use super::subjects::{self, Subject};
 use super::watch::RankWatch;
 
@@ -174,24 +175,30 @@ fn unused(watches: &[&RankWatch], judged: &mut Judged, gaps: &mut Vec<NotJudged>
 /// seconds of work.
 fn measured(watches: &[&RankWatch], judged: &mut Judged, gaps: &mut Vec<NotJudged>) {
     const LIVE: &str = "run it under memctl run, which measures it";
-    let kinds: [(FindingKind, Read, bool); 3] = [
-        (FindingKind::OutsideAllocator, |sample| sample.process_used_bytes, true),
-        (FindingKind::ForeignProcess, |sample| sample.foreign_used_bytes, false),
-        (FindingKind::HostGrowth, |sample| sample.host_bytes, true),
+    const UNLISTED: &str = "the driver's list of processes lacks this job's, as under WSL and in some containers";
+    let kinds: [(FindingKind, Seen, bool); 3] = [
+        (FindingKind::OutsideAllocator, outside::seen, true),
+        // Without this process in the driver's list, the list's others may be this process.
+        (
+            FindingKind::ForeignProcess,
+            |watch| seen(watch, |sample| sample.foreign_used_bytes).filter(|_| outside::is_listed(watch)),
+            false,
+        ),
+        (FindingKind::HostGrowth, |watch| seen(watch, |sample| sample.host_bytes), true),
     ];
-    for (kind, read, takes_time) in kinds {
-        let is_measured = |watch: &&&RankWatch| watch.history.samples.all().iter().any(|sample| read(sample).is_some());
-        let known = watches.iter().filter(is_measured).count();
-        let (most, seconds) = watches
-            .iter()
-            .map(|watch| measurements(watch, read))
-            .max_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)))
-            .unwrap_or_default();
+    for (kind, seen, takes_time) in kinds {
+        let all: Vec<(usize, f64)> = watches.iter().filter_map(|watch| seen(watch)).collect();
+        let known = all.len();
+        let (most, seconds) =
+            all.into_iter().max_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1))).unwrap_or_default();
         let is_enough = !takes_time || (most >= MEASUREMENTS_MIN && seconds >= SECONDS_MIN);
         if known > 0 && is_enough {
             judged.kinds.push(JudgedKind { kind, boundaries: Vec::new() });
         }
         match known {
+            0 if kind == FindingKind::ForeignProcess && watches.iter().any(|watch| !outside::is_listed(watch)) => {
+                gaps.push(gap(kind, Gap::Whole, UNLISTED.to_owned(), "look at nvidia-smi on the host"));
+            }
             0 => gaps.push(gap(kind, Gap::Whole, "not measured".to_owned(), LIVE)),
             _ if !is_enough => {
                 let found = format!("found {most} over {seconds:.0} s");
@@ -208,5 +215,11 @@ fn measured(watches: &[&RankWatch], judged: &mut Judged, gaps: &mut Vec<NotJudge
     }
 }
 
-/// A function that returns one quantity of a measurement.
-type Read = fn(&Measured) -> Option<u64>;
+/// A function that returns the number of a process's measurements of one quantity while it works, and the seconds that
+/// they span; `None` if it was never measured.
+type Seen = fn(&RankWatch) -> Option<(usize, f64)>;
+
+fn seen(watch: &RankWatch, read: fn(&Measured) -> Option<u64>) -> Option<(usize, f64)> {
+    let samples = watch.history.samples.all();
+    samples.iter().any(|sample| read(sample).is_some()).then(|| measurements(watch, samples, read))
+}

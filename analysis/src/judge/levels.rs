@@ -1,5 +1,5 @@
-//! Growth outside live tensors: unused memory that the allocator keeps, device memory outside the allocator, and host
-//! memory. Also: foreign processes on the device.
+//! Growth outside live tensors: unused memory that the allocator keeps, device memory outside the allocator (`outside`),
+//! and host memory. Also: foreign processes on the device.
 //!
 //! Guarantees: the test is the same as for sites (`growth`), over epoch ends or measurements. Quantities that were not
 //! measured are not judged.
@@ -8,8 +8,9 @@ use std::collections::HashSet;
 
 use memctl_model::{Finding, FindingKind};
 
-use super::growth::{Clock, growth};
+use super::growth::{Clock, Growth, growth};
 use super::history::{Measured, Per};
+use super::outside;
 use super::series::Point;
 use super::subjects::Subject;
 use super::watch::RankWatch;
@@ -56,9 +57,11 @@ pub(super) fn findings(watches: &[&RankWatch], wrong: &[Wrong]) -> Vec<Finding> 
     let of = |read: fn(&RankWatch) -> Option<Grown>| -> Vec<Grown> {
         watches.iter().filter_map(|watch| read(watch)).collect()
     };
+    let [outside, outside_or_others] = outside::grown(watches);
     let kinds = [
         (FindingKind::FragmentationGrowth, "", of(unused)),
-        (FindingKind::OutsideAllocator, "", of(outside)),
+        (FindingKind::OutsideAllocator, "", outside),
+        (FindingKind::OutsideAllocator, words::WHOLE_DEVICE, outside_or_others),
         (FindingKind::HostGrowth, "training process", of(host)),
         (FindingKind::HostGrowth, "data loader workers", of(workers)),
     ];
@@ -82,11 +85,6 @@ fn unused(watch: &RankWatch) -> Option<Grown> {
     grown(watch, values.collect(), clock, GAINED_MIN.max(reserved / 10))
 }
 
-/// Device memory of this process that its allocator does not hold: context, libraries, communicators.
-fn outside(watch: &RankWatch) -> Option<Grown> {
-    measured(watch, GAINED_MIN, |sample| Some(sample.process_used_bytes?.saturating_sub(sample.reserved_bytes?)))
-}
-
 fn host(watch: &RankWatch) -> Option<Grown> {
     of_host(watch, |sample| sample.host_bytes)
 }
@@ -106,21 +104,26 @@ fn workers(watch: &RankWatch) -> Option<Grown> {
 /// Growth of host memory. A simulated device has its memory in the host's. The bytes that it has reserved since its
 /// memory was first measured, beyond those live at that time, are therefore subtracted.
 fn of_host(watch: &RankWatch, read: fn(&Measured) -> Option<u64>) -> Option<Grown> {
-    let grown = measured(watch, GAINED_MIN, read)?;
+    let grown = measured(watch, watch.history.samples.all(), read)?;
     let own = if watch.facts.is_simulated { simulated(watch, grown.since_ns) } else { 0 };
     let least = GAINED_MIN.max((grown.now_bytes as f64 * HOST_SHARE_MIN) as u64);
     (grown.growth.gained.saturating_sub(own) >= least).then_some(grown)
 }
 
-fn measured(watch: &RankWatch, gained_min: u64, read: impl Fn(&Measured) -> Option<u64>) -> Option<Grown> {
-    let values = while_it_works(watch, read);
+/// Growth of a quantity over measurements.
+pub(super) fn measured(
+    watch: &RankWatch,
+    samples: &[Measured],
+    read: impl Fn(&Measured) -> Option<u64>,
+) -> Option<Grown> {
+    let values = while_it_works(watch, samples, read);
     let (from, to) = (values.first()?, values.last()?);
     if lasted(&values) < SECONDS_MIN {
         return None;
     }
     let apart = f64::from(to.at.saturating_sub(from.at)) / (values.len() as f64 - 1.0).max(1.0);
     let clock = Clock { now: to.at, warm: values.get(2).map_or(0, |value| value.at), unit: apart.max(1.0) };
-    grown(watch, values, clock, gained_min)
+    grown(watch, values, clock, GAINED_MIN)
 }
 
 /// Seconds between the first and the last value.
@@ -130,14 +133,17 @@ fn lasted(values: &[Value]) -> f64 {
 }
 
 /// The number of measurements of a quantity while a job works, and the seconds that they span.
-pub(super) fn measurements(watch: &RankWatch, read: impl Fn(&Measured) -> Option<u64>) -> (usize, f64) {
-    let values = while_it_works(watch, read);
+pub(super) fn measurements(
+    watch: &RankWatch,
+    samples: &[Measured],
+    read: impl Fn(&Measured) -> Option<u64>,
+) -> (usize, f64) {
+    let values = while_it_works(watch, samples, read);
     (values.len(), lasted(&values))
 }
 
 /// The values of a quantity, without those of the start and the teardown.
-fn while_it_works(watch: &RankWatch, read: impl Fn(&Measured) -> Option<u64>) -> Vec<Value> {
-    let samples = watch.history.samples.all();
+fn while_it_works(watch: &RankWatch, samples: &[Measured], read: impl Fn(&Measured) -> Option<u64>) -> Vec<Value> {
     let Some(first) = samples.first().map(|sample| sample.time_ns) else { return Vec::new() };
     // Everything grows while a job starts.
     let steps = watch.history.steps();
@@ -205,10 +211,18 @@ fn grown(watch: &RankWatch, values: Vec<Value>, clock: Clock, gained_min: u64) -
         first: (level.map(|level| level.epoch), level.map(|level| level.step), begun.map(|begun| begun.time_ns)),
         since_ns: from.time_ns,
         a_minute: growth.gained as f64 / seconds.max(1.0) * 60.0,
+        an_epoch: watch.history.seconds_of_epoch().zip(a_second(&growth)).map(|(epoch, a_second)| epoch * a_second),
         series: values.iter().map(|value| value.bytes).collect(),
         seconds,
         growth,
     })
+}
+
+/// Bytes per second from the first rise to the last.
+fn a_second(growth: &Growth) -> Option<f64> {
+    let (first, last) = (growth.risen_ns.first()?, growth.risen_ns.last()?);
+    let bytes: u64 = growth.sizes.get(1..)?.iter().sum();
+    Some(bytes as f64 / (last.saturating_sub(*first).max(1) as f64 / 1e9))
 }
 
 /// Whether the second half of the time has its share of the growth.
@@ -228,6 +242,10 @@ fn foreign(watches: &[&RankWatch], wrong: &[Wrong]) -> Vec<Finding> {
     for watch in watches {
         let samples = watch.history.samples.all();
         let Some(sample) = samples.iter().rev().find(|sample| sample.foreign_used_bytes.is_some()) else { continue };
+        // If the driver's list lacks this process, the figure for others means nothing.
+        if !outside::is_listed(watch) {
+            continue;
+        }
         let device = watch.facts.device_id.as_deref();
         // All processes on one device measure the same foreign processes, so only one of them reports these.
         if device.is_some_and(|device| told.contains(device)) {
@@ -254,5 +272,6 @@ fn foreign(watches: &[&RankWatch], wrong: &[Wrong]) -> Vec<Finding> {
 fn held(watch: &RankWatch) -> u64 {
     let samples = watch.history.samples.all();
     let measured = samples.iter().rev().find_map(|sample| sample.process_used_bytes);
+    let measured = measured.filter(|_| outside::is_listed(watch));
     measured.or_else(|| watch.history.last_level().map(|level| level.counters.reserved_bytes)).unwrap_or(0)
 }

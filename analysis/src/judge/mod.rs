@@ -28,6 +28,8 @@ mod leak;
 mod levels;
 mod marks;
 mod nearly_full;
+mod optimizers;
+mod outside;
 mod pattern;
 mod ranks;
 mod recent_growth;

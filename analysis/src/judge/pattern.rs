@@ -37,7 +37,8 @@ pub(super) fn pattern(watch: &RankWatch, kind: FindingKind, group: &Group) -> (P
         return (Pattern::ReplacedByLarger, None);
     }
     if of_optimizer(watch, group) {
-        return (Pattern::OptimizerRecreated, None);
+        // Only holders show whether one optimizer or several have it.
+        return (Pattern::OptimizerState, None);
     }
     match hooks(watch.sites[lead.site].series(Per::Step).points()) {
         Some(hooks) => (Pattern::HooksPileUp, Some(hooks)),

@@ -10,6 +10,7 @@ use memctl_model::{Cause, Finding, FindingKind, MemoryKind, Severity, Verdict, V
 use super::course::{Course, Stand, Way};
 use super::group::same_function;
 use super::holder_bound::{self, Bound};
+use super::optimizers::{self, Optimizers};
 use super::verdict_inputs::{Shown, VerdictInputs};
 use super::words::verdict as words;
 
@@ -74,7 +75,10 @@ fn is_near(finding: &Finding, course: &Course) -> bool {
 #[must_use]
 pub fn is_explained(finding: &Finding) -> bool {
     let graph = [FindingKind::HiddenChain, FindingKind::EvalGraph, FindingKind::GraphKept, FindingKind::PrivatePools];
-    words::reason(finding).is_some() || graph.contains(&finding.kind) || words::holder(finding).is_some()
+    // The state of an optimizer grows as long as parameters are added to it.
+    let is_held =
+        || optimizers::of(finding).is_none_or(|of| of == Optimizers::Several) && words::holder(finding).is_some();
+    words::reason(finding).is_some() || graph.contains(&finding.kind) || is_held()
 }
 
 /// The verdict on growth that goes on. Among several courses, one with a known cause comes first, then the largest.

@@ -3,7 +3,7 @@
 
 use crate::support::watched;
 
-use memctl_analysis::judge::{RankFacts, RankWatch, judged};
+use memctl_analysis::judge::{Activity, RankFacts, RankWatch, findings, judged};
 use memctl_model::{Finding, FindingKind, Sample, Severity, StackId};
 use watched::{GIB, MIB, Process, frame};
 
@@ -136,4 +136,120 @@ fn reserved_memory_grows_only_beyond_the_most_that_was_in_use() {
         found.title.starts_with("Reserved memory beyond the most in use at once has grown by 3.22 GiB"),
         "{found:#?}"
     );
+}
+
+/// A run with ten steps per epoch and two samples per second: the process's own of its device, and one from outside. Each
+/// epoch ends with memory that the allocator does not know. The process's allocator holds 150 MiB.
+fn beside(epochs: u32, used: impl Fn(u32) -> u64, outside: impl Fn(u64) -> Sample) -> (Process, Vec<Finding>) {
+    let mut process = Process::new(0, &[vec![frame("build", "/home/me/model.py", 5)]]);
+    for epoch in 0..epochs {
+        for _ in 0..10 {
+            process.step(&[(1, None, 10, 100 * MIB)]);
+            let device_used_bytes = 150 * MIB + used(epoch);
+            let own = Sample { device_used_bytes: Some(device_used_bytes), ..Sample::default() };
+            process.watch.sample(&Sample { time_ns: process.time_ns, ..own });
+            process.watch.sample(&Sample { time_ns: process.time_ns, ..outside(device_used_bytes) });
+        }
+        process.epoch_end(&[(1, None, 10, 100 * MIB)]);
+    }
+    let found = process.judge();
+    (process, found)
+}
+
+/// The figures of a reader whose list of processes lacks this process.
+fn blind(_: u64) -> Sample {
+    Sample {
+        device_used_bytes: Some(0),
+        process_used_bytes: Some(0),
+        foreign_used_bytes: Some(0),
+        host_rss_bytes: Some(2 * GIB),
+        ..Sample::default()
+    }
+}
+
+#[test]
+fn memory_outside_the_allocator_is_found_where_the_driver_does_not_list_the_process() {
+    let readers: [(&str, fn(u64) -> Sample); 4] = [
+        ("another view", blind),
+        ("no list", |used| Sample {
+            device_used_bytes: Some(used),
+            host_rss_bytes: Some(2 * GIB),
+            ..Sample::default()
+        }),
+        ("no reader", |_| Sample::default()),
+        ("host only", |_| Sample { host_rss_bytes: Some(2 * GIB), ..Sample::default() }),
+    ];
+    for (name, reader) in readers {
+        let (process, found) = beside(14, |epoch| u64::from(epoch) * 64 * MIB, reader);
+        assert_eq!((found.len(), found[0].kind), (1, FindingKind::OutsideAllocator), "{name}: {found:#?}");
+        let title = &found[0].title;
+        assert!(title.ends_with("on rank 0 (64.0 MiB per epoch)") && title.contains("outside"), "{name}: {title}");
+        assert!(found[0].explanation.contains("does not report how much of the device this process uses"), "{name}");
+        let (judged, gaps) = judged(&[&process.watch]);
+        assert!(judged.kinds.iter().any(|judged| judged.kind == FindingKind::OutsideAllocator), "{name}: {judged:?}");
+        let others = gaps.iter().find(|gap| gap.kind == FindingKind::ForeignProcess);
+        let reason =
+            if name == "another view" { "the driver's list of processes lacks this job's" } else { "not measured" };
+        assert!(others.is_some_and(|gap| gap.reason.starts_with(reason)), "{name}: {gaps:?}");
+    }
+    let listed = |used| Sample { process_used_bytes: Some(used), foreign_used_bytes: Some(0), ..blind(0) };
+    let (_, found) = beside(14, |epoch| u64::from(epoch) * 64 * MIB, listed);
+    assert_eq!(found.len(), 1, "{found:#?}");
+    assert!(found[0].explanation.starts_with("The process uses more and more"), "{}", found[0].explanation);
+}
+
+#[test]
+fn what_a_library_takes_once_is_no_growth_outside_the_allocator() {
+    for readers in [blind, |used| Sample { process_used_bytes: Some(used), ..blind(0) }] {
+        // Contexts, kernels, workspaces and communicators, each once and early.
+        let (_, found) = beside(20, |epoch| 400 * MIB + u64::from(epoch.min(3)) * 300 * MIB, readers);
+        assert_eq!(found, [], "early");
+        // One communicator that is made late.
+        let (_, found) = beside(20, |epoch| if epoch < 15 { 400 * MIB } else { 2 * GIB }, readers);
+        assert_eq!(found, [], "late");
+        // Memory of another program that comes and goes.
+        let (_, found) = beside(20, |epoch| 400 * MIB + u64::from(epoch % 3) * GIB, readers);
+        assert_eq!(found, [], "up and down");
+    }
+}
+
+#[test]
+fn memory_of_this_job_s_other_process_on_a_device_is_not_outside_its_allocators() {
+    let facts = |rank| RankFacts { rank, device_id: Some("GPU-1".into()), ..RankFacts::default() };
+    let mut both: Vec<Process> = [0, 1].map(|rank| Process::new(rank, &[])).into();
+    for (rank, process) in (0..).zip(&mut both) {
+        process.watch = RankWatch::new(facts(rank));
+    }
+    for step in 0..120_u64 {
+        both[0].step(&[(0, None, 10, 100 * MIB)]);
+        both[1].step(&[(0, None, 10 + step, (100 + step * 20) * MIB)]);
+        let time_ns = both[0].time_ns.max(both[1].time_ns);
+        let device_used_bytes = Some((300 + step * 20) * MIB);
+        both[0].watch.sample(&Sample { time_ns, device_used_bytes, ..Sample::default() });
+    }
+    let found = findings(&both.iter().map(|process| &process.watch).collect::<Vec<_>>(), Activity::Running);
+    let kinds: Vec<FindingKind> = found.iter().map(|finding| finding.kind).collect();
+    assert_eq!(kinds, [FindingKind::Leak], "{found:#?}");
+}
+
+#[test]
+fn frequent_own_samples_leave_those_from_outside() {
+    // Every tenth sample is from outside: thinning to one in two of all of them would leave none.
+    let mut process = Process::new(0, &[vec![frame("build", "/home/me/model.py", 5)]]);
+    for step in 0..20_000_u64 {
+        process.step(&[(1, None, 10, 100 * MIB)]);
+        let time_ns = process.time_ns;
+        let device_used_bytes = Some(GIB);
+        process.watch.sample(&match step % 10 {
+            9 => Sample {
+                time_ns,
+                device_used_bytes,
+                process_used_bytes: Some(GIB + step * MIB / 10),
+                ..Sample::default()
+            },
+            _ => Sample { time_ns, device_used_bytes, ..Sample::default() },
+        });
+    }
+    let found = process.judge();
+    assert!(found.iter().any(|finding| finding.kind == FindingKind::OutsideAllocator), "{found:#?}");
 }

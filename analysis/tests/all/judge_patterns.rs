@@ -104,7 +104,7 @@ fn a_graph_of_linear_layers_and_one_activation_is_told_from_what_is_collected() 
 }
 
 #[test]
-fn optimizers_that_are_recreated_are_named() {
+fn growth_of_optimizer_state_is_named_and_its_cause_is_open() {
     let adam = vec![
         torch("Adam._init_group", "optim/adam.py"),
         torch("Adam.step", "optim/adam.py"),
@@ -119,8 +119,10 @@ fn optimizers_that_are_recreated_are_named() {
     }
     let found = process.judge();
     assert!(found.len() == 1 && found[0].severity >= Severity::Warning, "{found:#?}");
-    assert_eq!((found[0].kind, found[0].pattern), (FindingKind::Leak, Some(Pattern::OptimizerRecreated)));
-    assert!(found[0].title.contains("the old one is still referenced"), "{}", found[0].title);
+    assert_eq!((found[0].kind, found[0].pattern), (FindingKind::Leak, Some(Pattern::OptimizerState)));
+    assert!(found[0].title.ends_with("it is optimizer state"), "{}", found[0].title);
+    let why = &found[0].explanation;
+    assert!(why.contains("add_param_group") && why.contains("a new optimizer is created"), "both: {why}");
     assert!(!found[0].advice.contains(".cpu()"), "{}", found[0].advice);
 }
 

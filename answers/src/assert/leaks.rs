@@ -3,7 +3,8 @@
 use std::cmp::Reverse;
 
 use memctl_analysis::proof_limits;
-use memctl_model::{FindingKind, HumanBytes};
+use memctl_model::holders::{is_of_gradients, is_of_optimizer_state};
+use memctl_model::{FindingKind, HumanBytes, Pattern};
 
 use super::against::beside_tensors;
 use super::levels::Levels;
@@ -91,8 +92,14 @@ fn small_leak(report: &Report, terms: &Terms) -> Option<Checked> {
 
 /// Whether growth is certain and too small for a warning, and its holder is known and has no bound.
 pub(super) fn is_small_leak(finding: &Finding) -> bool {
-    let most = finding.holders.as_ref().and_then(|found| found.holders.first());
-    let is_held = most.is_some_and(|most| !most.holder.is_bounded());
+    // Gradients and the state of one optimizer are constant sets, whatever else grows at their line.
+    let is_constant = |chain: &[String]| match finding.pattern.as_deref().and_then(Pattern::of_name) {
+        Some(Pattern::OptimizerRecreated) => is_of_gradients(chain),
+        _ => is_of_gradients(chain) || is_of_optimizer_state(chain),
+    };
+    let holders = finding.holders.iter().flat_map(|found| &found.holders);
+    let most = holders.map(|growing| &growing.holder).find(|holder| !is_constant(&holder.chain));
+    let is_held = most.is_some_and(|most| !most.is_bounded());
     finding.known_kind().is_some_and(FindingKind::fills) && !finding.suspected && !finding.hurts() && is_held
 }
 

@@ -165,6 +165,12 @@ fn kept_by(pattern: Option<Pattern>) -> Remedy {
             after: &["optimizer = torch.optim.AdamW(model.parameters())  # once"],
             proof,
         },
+        Some(Pattern::OptimizerState) => Remedy {
+            pattern: "Optimizer state grows: an optimizer gets more parameters, or a new one is made each time.",
+            before: &[],
+            after: &[],
+            proof,
+        },
         _ => Remedy {
             pattern: "Tensors are kept.",
             before: &["self.kept.append(features)"],

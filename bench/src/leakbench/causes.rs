@@ -127,7 +127,7 @@ impl Cause {
             Self::HiddenChain => &[Pattern::HiddenChain],
             Self::Orphan => &[Pattern::GraphKept, Pattern::TensorsKept],
             Self::Concatenated | Self::HistoryGrows => &[Pattern::ReplacedByLarger],
-            Self::OptimizerRecreated => &[Pattern::OptimizerRecreated],
+            Self::OptimizerRecreated => &[Pattern::OptimizerRecreated, Pattern::OptimizerState],
             Self::HooksPileUp => &[Pattern::HooksPileUp],
             Self::GraphPerShape => &[Pattern::GraphsCaptured],
             _ => &[Pattern::TensorsKept],

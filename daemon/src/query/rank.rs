@@ -138,7 +138,9 @@ impl<'a> Rank<'a> {
         let is_of_now = |bytes: &u64| *bytes >= self.levels.reserved_bytes.unwrap_or(0);
         let device_used_bytes = sample.device_used_bytes.filter(is_of_now);
         let process_used_bytes = sample.process_used_bytes.filter(is_of_now);
-        Sample { device_used_bytes, process_used_bytes, ..sample }
+        let is_listed = |_: &u64| sample.lists_process(self.levels.reserved_bytes.unwrap_or(0));
+        let foreign_used_bytes = sample.foreign_used_bytes.filter(is_listed);
+        Sample { device_used_bytes, process_used_bytes, foreign_used_bytes, ..sample }
     }
 
     /// Bytes of the device in use by all processes, if up to date.

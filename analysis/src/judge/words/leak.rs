@@ -6,7 +6,9 @@ use super::{SERIES_MAX, SOON_SECONDS, bytes, median_rate, place, places, thinned
 use crate::judge::SITES_MAX;
 use crate::judge::candidate::Shape;
 use crate::judge::history::Per;
+use crate::judge::holder_bound::BESIDE_BYTES;
 use crate::judge::leak::{Leak, any_confirmed, may_slow_down, reported_kind, surest};
+use crate::judge::optimizers;
 use crate::judge::subjects::{self, Subject};
 use crate::judge::time_to_full::TimeToFull;
 use crate::wording;
@@ -164,9 +166,7 @@ impl Words<'_> {
             }
             Pattern::ReplacedByLarger => "; a tensor is replaced by a larger one each time",
             Pattern::HooksPileUp => "; a hook is registered repeatedly",
-            Pattern::OptimizerRecreated => {
-                "; a new optimizer is created each time while the old one is still referenced"
-            }
+            Pattern::OptimizerRecreated | Pattern::OptimizerState => optimizers::TITLE_OPEN,
             Pattern::GraphsCaptured => {
                 let at = at.replacen(", allocated in", ", captured in", 1);
                 return format!("Private pools grow {pace} on {who}{at}");
@@ -218,9 +218,9 @@ impl Words<'_> {
                 format!("A block was replaced by a larger one {times} times{phase}, and {end}.")
             }
             Pattern::HooksPileUp => self.hooks(times),
-            Pattern::OptimizerRecreated => format!(
-                "{times} times, about {each} more blocks of optimizer state stayed alive: whole sets, which an optimizer \
-                 allocates in its first step. Something still references the earlier optimizers."
+            Pattern::OptimizerRecreated | Pattern::OptimizerState => format!(
+                "{times} times, about {each} more blocks of optimizer state stayed alive.{}",
+                optimizers::WHY_OPEN
             ),
             Pattern::GraphsCaptured => format!(
                 "{times} times, more memory was reserved for private pools (of CUDA graphs or MemPools). Pools do not share \
@@ -294,10 +294,7 @@ impl Words<'_> {
                 "Register the hook with {site} once, or keep the handle that registering returns and call handle.remove() \
                  before the next; clear what it keeps."
             ),
-            Pattern::OptimizerRecreated => format!(
-                "Create one optimizer and keep it; where {site} needs a new one, drop every reference to the old one first \
-                 (schedulers, lists and hooks hold it too)."
-            ),
+            Pattern::OptimizerRecreated | Pattern::OptimizerState => optimizers::ADVICE_OPEN.to_owned(),
             Pattern::GraphsCaptured => format!(
                 "Capture in {site} for a few sizes and pad to them, share one pool (torch.cuda.graph(…, pool=…)), or limit how \
                  many graphs are kept and drop the oldest."
@@ -320,7 +317,7 @@ impl Words<'_> {
             all.push(("born_in".to_owned(), EvidenceValue::Text(phase.name().to_owned())));
         }
         if shown.beside_bytes > 0 {
-            all.push(("beside_bytes".to_owned(), EvidenceValue::Count(shown.beside_bytes)));
+            all.push((BESIDE_BYTES.to_owned(), EvidenceValue::Count(shown.beside_bytes)));
         }
         if let Some(outlook) = self.outlook {
             all.push(("time_to_oom_low_seconds".to_owned(), EvidenceValue::Number(outlook.seconds.low)));

@@ -20,6 +20,8 @@ pub(in crate::judge) struct Grown {
     pub first: (Option<u32>, Option<u64>, Option<u64>),
     /// Growth per minute in the watched time.
     pub a_minute: f64,
+    /// The same growth per epoch, if epochs are known.
+    pub an_epoch: Option<f64>,
     pub seconds: f64,
     /// When its memory was first measured.
     pub since_ns: u64,
@@ -103,12 +105,16 @@ pub(in crate::judge) fn name_device_leak(level: &mut Finding, leaks: &[Finding])
     );
 }
 
+/// The subject of growth of which only the whole device's memory is known.
+pub(in crate::judge) const WHOLE_DEVICE: &str = "whole device";
+
 /// The finding about a growing level: reserved and unused, outside the allocator, or host memory.
 pub(in crate::judge) fn level(kind: FindingKind, subject: &str, ranks: &[Grown], all: &[&Subject]) -> Finding {
     let most = ranks.iter().max_by_key(|grown| grown.growth.gained).unwrap_or(&ranks[0]);
     let subjects: Vec<&Subject> = ranks.iter().map(|grown| &grown.who).collect();
     let on = subjects::on(&subjects, all);
     let gained = HumanBytes::of(most.growth.gained);
+    let rate = |bytes: f64| Some(Rate { value: bytes, low: bytes, high: bytes });
     let (title, explanation, advice) = match kind {
         FindingKind::FragmentationGrowth => (
             format!("Reserved memory beyond the most in use at once has grown by {gained} on {on}"),
@@ -117,8 +123,17 @@ pub(in crate::judge) fn level(kind: FindingKind, subject: &str, ranks: &[Grown],
             "Pad inputs to a few sizes. `memctl frag` shows what pins the segments, `memctl what-if` what they would be under \
              other allocator settings.",
         ),
+        FindingKind::OutsideAllocator if subject == WHOLE_DEVICE => (
+            format!("Device memory outside PyTorch's allocator has grown by {gained} on {on}{}", per_time(most)),
+            "The driver does not report how much of the device this process uses, so this is the memory of the whole device \
+             without what the allocators of this job hold. It is memory that the process requested without its allocator \
+             (communicators, CUDA graphs, libraries' workspaces, an extension that calls cudaMalloc itself), or it is \
+             another program's on the same device.",
+            "nvidia-smi on the host shows which process uses it. In this job: look for process groups or CUDA graphs that are \
+             created repeatedly, and for extensions that never free.",
+        ),
         FindingKind::OutsideAllocator => (
-            format!("Device memory outside PyTorch's allocator has grown by {gained} on {on}"),
+            format!("Device memory outside PyTorch's allocator has grown by {gained} on {on}{}", per_time(most)),
             "The process uses more and more device memory that its allocator did not request: communicators (NCCL), CUDA \
              graphs, libraries' workspaces, or an extension that calls cudaMalloc itself.",
             "Look for process groups or CUDA graphs that are created repeatedly, and for extensions that never free.",
@@ -134,7 +149,8 @@ pub(in crate::judge) fn level(kind: FindingKind, subject: &str, ranks: &[Grown],
         all_ranks: subjects::are_all(&subjects, all),
         processes: subjects::processes(subjects.iter().copied()),
         first_seen: Moment { epoch: most.first.0, step: most.first.1, time_ns: most.first.2, boundary: None },
-        bytes_per_minute: Some(Rate { value: most.a_minute, low: most.a_minute, high: most.a_minute }),
+        bytes_per_epoch: most.an_epoch.filter(|_| kind == FindingKind::OutsideAllocator).and_then(rate),
+        bytes_per_minute: rate(most.a_minute),
         live_bytes: Some(most.now_bytes),
         rises: Some(u64::from(most.growth.rises)),
         gained_bytes: Some(most.growth.gained),
@@ -148,6 +164,12 @@ pub(in crate::judge) fn level(kind: FindingKind, subject: &str, ranks: &[Grown],
         ],
         ..Finding::new(kind, Severity::Warning, 0.8, subjects::ranks(subjects.iter().copied()))
     }
+}
+
+/// ` (512 MiB per epoch)`, or per minute without epochs.
+fn per_time(grown: &Grown) -> String {
+    let (bytes, unit) = grown.an_epoch.map_or((grown.a_minute, "minute"), |bytes| (bytes, "epoch"));
+    format!(" ({} per {unit})", HumanBytes::of(bytes as u64))
 }
 
 /// The finding about a foreign process on a rank's device.

@@ -8,7 +8,7 @@ mod level;
 pub(super) mod verdict;
 
 pub(super) use leak::leak;
-pub(super) use level::{Excess, Grown, Near, foreign, level, name_device_leak, near_oom, skew};
+pub(super) use level::{Excess, Grown, Near, WHOLE_DEVICE, foreign, level, name_device_leak, near_oom, skew};
 
 use memctl_model::{HumanBytes, Rate};
 

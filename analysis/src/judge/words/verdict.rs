@@ -9,6 +9,7 @@ use super::{places, until};
 use crate::judge::Activity;
 use crate::judge::course::{Course, Way};
 use crate::judge::holder_bound::{self, Bound};
+use crate::judge::optimizers::{self, Optimizers};
 use crate::judge::subjects::{self, Subject};
 use crate::judge::verdict_inputs::{RisenPeaks, Shown, VerdictInputs};
 use crate::wording::{opening_letter, plural, sentence};
@@ -100,7 +101,9 @@ pub(in crate::judge) fn reason(finding: &Finding) -> Option<&'static str> {
         Pattern::HooksPileUp => "a hook is registered repeatedly",
         Pattern::OptimizerRecreated => "a new optimizer is created while the old one is still referenced",
         Pattern::GraphsCaptured => "CUDA graphs are captured again and again, each with a pool of its own",
-        Pattern::TensorsKept | Pattern::ReplacedByLarger | Pattern::CacheEmptied => return None,
+        Pattern::TensorsKept | Pattern::ReplacedByLarger | Pattern::OptimizerState | Pattern::CacheEmptied => {
+            return None;
+        }
     })
 }
 
@@ -122,6 +125,9 @@ fn open(inputs: &VerdictInputs<'_>, course: &Course, finding: Option<&Finding>) 
         return "The growth slows down, as that of a cache that fills. It is a leak unless it stops; what holds it is not known."
             .to_owned();
     }
+    if let Some(sentence) = finding.and_then(of_optimizer) {
+        return sentence;
+    }
     // A process may have been queried about another finding of the same growth.
     let of_process = |other: &&Finding| other.kind.is_leak() && other.processes.contains(&course.who.name());
     let asked = || inputs.findings.iter().filter(of_process).filter_map(|finding| finding.holders.as_ref());
@@ -137,11 +143,26 @@ fn open(inputs: &VerdictInputs<'_>, course: &Course, finding: Option<&Finding>) 
     format!("It is a leak unless what holds it is bounded; {held}.")
 }
 
+/// The same for growth of optimizer state, if no answer shows that several optimizers hold it.
+fn of_optimizer(finding: &Finding) -> Option<String> {
+    let ends = "which ends when all parameters have state";
+    Some(match optimizers::of(finding) {
+        Some(Optimizers::One) => format!(
+            "It is a leak unless parameters are added to the optimizer (unfreezing, add_param_group), {ends}; all of it is held by {}.",
+            holder(finding)?
+        ),
+        None if finding.pattern != Some(Pattern::OptimizerState) => return None,
+        _ => format!(
+            "It is a leak if a new optimizer is created each time while the old one is still referenced. It is none if parameters \
+             are added to one optimizer (unfreezing, add_param_group), {ends}."
+        ),
+    })
+}
+
 /// The holder of most of a finding's blocks, in words.
 pub(in crate::judge) fn holder(finding: &Finding) -> Option<String> {
-    let holders = finding.holders.as_ref()?;
-    let (_, most, _) = holders.most()?;
-    let others = holders.beside().into_iter().map(|holder| holder.subject.clone());
+    let (_, most, _) = finding.main_holder()?;
+    let others = holder_bound::beside(finding).into_iter().map(|holder| holder.subject.clone());
     Some(std::iter::once(most.subject.clone()).chain(others).collect::<Vec<String>>().join(" and "))
 }
 
