@@ -6,7 +6,7 @@
 //! (Over 400 lines: the parts of one answer, each with the function that fills it.)
 
 mod length;
-mod pairing;
+mod lines;
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use serde::Serialize;
 
 use crate::format::csv::Cell;
 use crate::naming::place;
-use crate::profile::{KnownFinding, PeakSite, Profile, SiteGrowth};
+use crate::profile::{KnownFinding, Profile};
 use crate::{Frame, Listing, SCHEMA};
 
 /// What differs between two runs.
@@ -204,6 +204,7 @@ impl Diff {
             one.findings.iter().filter(is_new).cloned().collect()
         };
         let (gone_findings, not_judged_findings) = length::gone(lacks(before, after), name_after, after);
+        let lines = lines::Aligned::new(before, after);
         let mut diff = Self {
             schema: SCHEMA,
             before: name_before.to_owned(),
@@ -212,8 +213,8 @@ impl Diff {
             sentence: String::new(),
             ignored_bytes,
             figures: figures(before, after),
-            sites: reported(sites(before, after), ignored_bytes),
-            growth: reported(growth(&before.growth, &after.growth), ignored_bytes),
+            sites: reported(lines.sites(), ignored_bytes),
+            growth: reported(lines.growth(), ignored_bytes),
             classes: reported(names(before, after, of_class), ignored_bytes),
             modules: reported(names(before, after, of_module), ignored_bytes),
             settings: settings(&before.settings, &after.settings),
@@ -315,52 +316,6 @@ fn figures(before: &Profile, after: &Profile) -> Vec<FigureChange> {
     };
     let both = of(before).into_iter().zip(of(after));
     both.map(|((figure, before), (_, after))| FigureChange { figure, before, after }).collect()
-}
-
-fn sites(before: &Profile, after: &Profile) -> Vec<SiteChange> {
-    let (Some(before), Some(after)) = (&before.peak, &after.peak) else { return Vec::new() };
-    let line = |site: Option<&PeakSite>| site.and_then(|site| site.site.as_ref()).and_then(|frame| frame.line);
-    let pairs = pairing::pair(&before.sites, &after.sites).into_iter();
-    let pairs = pairs.map(|(was, is)| (was.map(|at| &before.sites[at]), is.map(|at| &after.sites[at])));
-    let (hidden_before, hidden_after) = (before.hidden_site_bytes(), after.hidden_site_bytes());
-    let change = |(was, is): (Option<&PeakSite>, Option<&PeakSite>)| {
-        let shown = is.or(was)?;
-        // A site that one side lacks may be among those that were left out there.
-        let hidden = if was.is_none() { hidden_before } else { hidden_after };
-        if (was.is_none() || is.is_none()) && shown.live_bytes <= hidden {
-            return None;
-        }
-        Some(SiteChange {
-            site: shown.site.clone(),
-            line_before: line(was).filter(|_| is.is_some() && line(is) != line(was)),
-            class: shown.class.clone(),
-            before_bytes: was.map_or(0, |site| site.live_bytes),
-            after_bytes: is.map_or(0, |site| site.live_bytes),
-            before_blocks: was.map_or(0, |site| site.live_blocks),
-            after_blocks: is.map_or(0, |site| site.live_blocks),
-        })
-    };
-    pairs.filter_map(change).collect()
-}
-
-/// Growth by function: lines move, and one function rarely has two growing lines.
-fn growth(before: &[SiteGrowth], after: &[SiteGrowth]) -> Vec<GrowthChange> {
-    let as_sites = |growth: &[SiteGrowth]| -> Vec<PeakSite> {
-        let site = |one: &SiteGrowth| PeakSite {
-            site: one.site.clone(),
-            live_bytes: one.bytes_per_epoch.unsigned_abs(),
-            ..PeakSite::default()
-        };
-        growth.iter().map(site).collect()
-    };
-    let pairs = pairing::pair(&as_sites(before), &as_sites(after)).into_iter();
-    let pairs = pairs.map(|(was, is)| (was.map(|at| &before[at]), is.map(|at| &after[at])));
-    let rate = |site: Option<&SiteGrowth>| site.map_or(0, |site| site.bytes_per_epoch);
-    let change = |(was, is): (Option<&SiteGrowth>, Option<&SiteGrowth>)| {
-        let site = is.or(was)?.site.clone();
-        Some(GrowthChange { site, before_bytes_per_epoch: rate(was), after_bytes_per_epoch: rate(is) })
-    };
-    pairs.filter_map(change).collect()
 }
 
 /// A class or module with its live bytes.
