@@ -112,12 +112,25 @@ pub struct SiteChange {
     pub class: String,
     /// Live bytes in the first run.
     pub before_bytes: u64,
+    /// Where the first run left out small sites, and this one with them: the most live bytes that it can have there. Null
+    /// where `before_bytes` is exact.
+    pub before_bytes_max: Option<u64>,
     /// Live bytes in the second run.
     pub after_bytes: u64,
+    /// The same as `before_bytes_max`, of the second run.
+    pub after_bytes_max: Option<u64>,
     /// Live blocks in the first run.
     pub before_blocks: u64,
     /// Live blocks in the second run.
     pub after_blocks: u64,
+}
+
+impl SiteChange {
+    /// Whether the change may be smaller, because one run left out the site.
+    #[must_use]
+    pub fn is_bound(&self) -> bool {
+        self.before_bytes_max.or(self.after_bytes_max).is_some()
+    }
 }
 
 /// Growth of one site.
@@ -263,8 +276,9 @@ impl Diff {
         let by = human(after.saturating_sub(before));
         let most = self.sites.first().map_or_else(String::new, |site| {
             let more = if site.bytes() > 0 { "more" } else { "less" };
+            let bound = if site.is_bound() { "up to " } else { "" };
             format!(
-                " The largest change: {} has {} {more} at the peak.",
+                " The largest change: {} has {bound}{} {more} at the peak.",
                 named(site.site.as_ref()),
                 human(site.bytes())
             )
@@ -393,7 +407,9 @@ impl Listing for Diff {
         "line_before",
         "class",
         "before_bytes",
+        "before_bytes_max",
         "after_bytes",
+        "after_bytes_max",
         "before_blocks",
         "after_blocks",
     ];
@@ -411,7 +427,9 @@ impl Listing for Diff {
             Cell::maybe(row.line_before),
             Cell::plain(&row.class),
             Cell::plain(row.before_bytes),
+            Cell::maybe(row.before_bytes_max),
             Cell::plain(row.after_bytes),
+            Cell::maybe(row.after_bytes_max),
             Cell::plain(row.before_blocks),
             Cell::plain(row.after_blocks),
         ]
