@@ -10,6 +10,7 @@ pub mod access;
 pub mod advice;
 pub mod advising;
 pub mod alerts;
+mod alignment;
 pub mod anatomy;
 pub mod assert;
 pub mod baseline;

@@ -6,7 +6,7 @@
 //! (Over 400 lines: the parts of one answer, each with the function that fills it.)
 
 mod length;
-mod pairing;
+mod lines;
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use serde::Serialize;
 
 use crate::format::csv::Cell;
 use crate::naming::place;
-use crate::profile::{KnownFinding, PeakSite, Profile, SiteGrowth};
+use crate::profile::{KnownFinding, Profile};
 use crate::{Frame, Listing, SCHEMA};
 
 /// What differs between two runs.
@@ -112,12 +112,25 @@ pub struct SiteChange {
     pub class: String,
     /// Live bytes in the first run.
     pub before_bytes: u64,
+    /// Where the first run left out small sites, and this one with them: the most live bytes that it can have there. Null
+    /// where `before_bytes` is exact.
+    pub before_bytes_max: Option<u64>,
     /// Live bytes in the second run.
     pub after_bytes: u64,
+    /// The same as `before_bytes_max`, of the second run.
+    pub after_bytes_max: Option<u64>,
     /// Live blocks in the first run.
     pub before_blocks: u64,
     /// Live blocks in the second run.
     pub after_blocks: u64,
+}
+
+impl SiteChange {
+    /// Whether the change may be smaller, because one run left out the site.
+    #[must_use]
+    pub fn is_bound(&self) -> bool {
+        self.before_bytes_max.or(self.after_bytes_max).is_some()
+    }
 }
 
 /// Growth of one site.
@@ -204,6 +217,7 @@ impl Diff {
             one.findings.iter().filter(is_new).cloned().collect()
         };
         let (gone_findings, not_judged_findings) = length::gone(lacks(before, after), name_after, after);
+        let lines = lines::Aligned::new(before, after);
         let mut diff = Self {
             schema: SCHEMA,
             before: name_before.to_owned(),
@@ -212,8 +226,8 @@ impl Diff {
             sentence: String::new(),
             ignored_bytes,
             figures: figures(before, after),
-            sites: reported(sites(before, after), ignored_bytes),
-            growth: reported(growth(&before.growth, &after.growth), ignored_bytes),
+            sites: reported(lines.sites(), ignored_bytes),
+            growth: reported(lines.growth(), ignored_bytes),
             classes: reported(names(before, after, of_class), ignored_bytes),
             modules: reported(names(before, after, of_module), ignored_bytes),
             settings: settings(&before.settings, &after.settings),
@@ -262,8 +276,9 @@ impl Diff {
         let by = human(after.saturating_sub(before));
         let most = self.sites.first().map_or_else(String::new, |site| {
             let more = if site.bytes() > 0 { "more" } else { "less" };
+            let bound = if site.is_bound() { "up to " } else { "" };
             format!(
-                " The largest change: {} has {} {more} at the peak.",
+                " The largest change: {} has {bound}{} {more} at the peak.",
                 named(site.site.as_ref()),
                 human(site.bytes())
             )
@@ -315,52 +330,6 @@ fn figures(before: &Profile, after: &Profile) -> Vec<FigureChange> {
     };
     let both = of(before).into_iter().zip(of(after));
     both.map(|((figure, before), (_, after))| FigureChange { figure, before, after }).collect()
-}
-
-fn sites(before: &Profile, after: &Profile) -> Vec<SiteChange> {
-    let (Some(before), Some(after)) = (&before.peak, &after.peak) else { return Vec::new() };
-    let line = |site: Option<&PeakSite>| site.and_then(|site| site.site.as_ref()).and_then(|frame| frame.line);
-    let pairs = pairing::pair(&before.sites, &after.sites).into_iter();
-    let pairs = pairs.map(|(was, is)| (was.map(|at| &before.sites[at]), is.map(|at| &after.sites[at])));
-    let (hidden_before, hidden_after) = (before.hidden_site_bytes(), after.hidden_site_bytes());
-    let change = |(was, is): (Option<&PeakSite>, Option<&PeakSite>)| {
-        let shown = is.or(was)?;
-        // A site that one side lacks may be among those that were left out there.
-        let hidden = if was.is_none() { hidden_before } else { hidden_after };
-        if (was.is_none() || is.is_none()) && shown.live_bytes <= hidden {
-            return None;
-        }
-        Some(SiteChange {
-            site: shown.site.clone(),
-            line_before: line(was).filter(|_| is.is_some() && line(is) != line(was)),
-            class: shown.class.clone(),
-            before_bytes: was.map_or(0, |site| site.live_bytes),
-            after_bytes: is.map_or(0, |site| site.live_bytes),
-            before_blocks: was.map_or(0, |site| site.live_blocks),
-            after_blocks: is.map_or(0, |site| site.live_blocks),
-        })
-    };
-    pairs.filter_map(change).collect()
-}
-
-/// Growth by function: lines move, and one function rarely has two growing lines.
-fn growth(before: &[SiteGrowth], after: &[SiteGrowth]) -> Vec<GrowthChange> {
-    let as_sites = |growth: &[SiteGrowth]| -> Vec<PeakSite> {
-        let site = |one: &SiteGrowth| PeakSite {
-            site: one.site.clone(),
-            live_bytes: one.bytes_per_epoch.unsigned_abs(),
-            ..PeakSite::default()
-        };
-        growth.iter().map(site).collect()
-    };
-    let pairs = pairing::pair(&as_sites(before), &as_sites(after)).into_iter();
-    let pairs = pairs.map(|(was, is)| (was.map(|at| &before[at]), is.map(|at| &after[at])));
-    let rate = |site: Option<&SiteGrowth>| site.map_or(0, |site| site.bytes_per_epoch);
-    let change = |(was, is): (Option<&SiteGrowth>, Option<&SiteGrowth>)| {
-        let site = is.or(was)?.site.clone();
-        Some(GrowthChange { site, before_bytes_per_epoch: rate(was), after_bytes_per_epoch: rate(is) })
-    };
-    pairs.filter_map(change).collect()
 }
 
 /// A class or module with its live bytes.
@@ -438,7 +407,9 @@ impl Listing for Diff {
         "line_before",
         "class",
         "before_bytes",
+        "before_bytes_max",
         "after_bytes",
+        "after_bytes_max",
         "before_blocks",
         "after_blocks",
     ];
@@ -456,7 +427,9 @@ impl Listing for Diff {
             Cell::maybe(row.line_before),
             Cell::plain(&row.class),
             Cell::plain(row.before_bytes),
+            Cell::maybe(row.before_bytes_max),
             Cell::plain(row.after_bytes),
+            Cell::maybe(row.after_bytes_max),
             Cell::plain(row.before_blocks),
             Cell::plain(row.after_blocks),
         ]

@@ -153,7 +153,8 @@ fn peak_sites(evidence: &Evidence<'_>) -> Vec<(memctl_answers::Frame, String)> {
         let more = change.after_bytes.checked_sub(change.before_bytes).filter(|more| *more > 0)?;
         let frame = change.site.clone()?;
         let (name, more, now) = (place(&frame), HumanBytes::of(more), HumanBytes::of(change.after_bytes));
-        Some((frame, format!("{name} holds {now} at the peak, {more} more than before")))
+        let bound = if change.is_bound() { "up to " } else { "" };
+        Some((frame, format!("{name} holds {now} at the peak, {bound}{more} more than before")))
     };
     let largest = |site: &PeakSite| {
         let frame = site.site.clone()?;

@@ -157,8 +157,12 @@ fn named(site: Option<&Frame>) -> String {
 fn site(site: &SiteChange) -> [String; 4] {
     let moved = site.line_before.map_or_else(String::new, |line| format!(", was line {line}"));
     let name = format!("{}{moved}, {}", named(site.site.as_ref()), site.class.replace('_', " "));
-    let by = signed(change(site.before_bytes, site.after_bytes), bytes);
-    [name, bytes(site.before_bytes), bytes(site.after_bytes), by]
+    // A site that one run left out has an upper bound there.
+    let held =
+        |exact: u64, most: Option<u64>| most.map_or_else(|| bytes(exact), |most| format!("up to {}", bytes(most)));
+    let bound = if site.is_bound() { "up to " } else { "" };
+    let by = format!("{bound}{}", signed(change(site.before_bytes, site.after_bytes), bytes));
+    [name, held(site.before_bytes, site.before_bytes_max), held(site.after_bytes, site.after_bytes_max), by]
 }
 
 fn growth(growth: &GrowthChange) -> [String; 4] {

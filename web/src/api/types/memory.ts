@@ -584,7 +584,9 @@ export interface SiteChange {
   line_before: number | null;
   class: string;
   before_bytes: number;
+  before_bytes_max: number | null;
   after_bytes: number;
+  after_bytes_max: number | null;
   before_blocks: number;
   after_blocks: number;
 }
