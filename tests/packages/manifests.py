@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import Any, Iterator
@@ -13,6 +14,8 @@ import yaml
 VERSIONS = ("1.29", "1.33")
 # Kinds of operators, whose schemas Kubernetes does not have.
 FOREIGN = {"ServiceMonitor", "PrometheusRule", "Certificate"}
+# The image whose entrypoint copies a folder into a volume.
+AGENT = Path(__file__).parents[2] / "deploy/container/Containerfile.agent"
 
 
 def pods(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -78,6 +81,27 @@ def unmatched(documents: list[dict[str, Any]]) -> Iterator[str]:
                         yield f"{kind}: no volume {mount['name']}"
 
 
+def instruction(name: str) -> list[str]:
+    """The words of an instruction of the agent's image."""
+    lines = [line for line in AGENT.read_text().splitlines() if line.startswith(f"{name} ")]
+    words = json.loads(lines[0].split(maxsplit=1)[1])
+    return [str(word) for word in words]
+
+
+def uncopied(spec: dict[str, Any]) -> Iterator[str]:
+    """Reasons why an init container with the agent's image would not fill its volume."""
+    source = instruction("ENTRYPOINT")[-1].removesuffix("/.")
+    for container in spec.get("initContainers", []):
+        if container["image"].split(":")[0].rsplit("/", 1)[-1] != "memctl-agent":
+            continue
+        target = container.get("args", instruction("CMD"))[-1]
+        mounts = [mount["mountPath"] for mount in container.get("volumeMounts", [])]
+        if target not in mounts:
+            yield f"{container['name']}: copies to {target}, where no volume is"
+        if any(source == mount or source.startswith(f"{mount}/") for mount in mounts):
+            yield f"{container['name']}: a volume hides {source} of the image"
+
+
 def main() -> int:
     """The exit code."""
     folder, file = sys.argv[1], Path(sys.argv[2])
@@ -86,6 +110,7 @@ def main() -> int:
     for document in documents:
         for pod in pods(document):
             wrong += [f"{document['kind']} is not restricted: {word}" for word in restricted(pod["spec"])]
+            wrong += [f"{document['kind']}: {word}" for word in uncopied(pod["spec"])]
         if document["kind"] in FOREIGN:
             continue
         for version in VERSIONS:

@@ -111,6 +111,44 @@ fn every_metric_stands_on_its_page_and_no_other() {
     assert_eq!(documented(), there, "docs/metrics.md differs from the program");
 }
 
+/// The queries of a dashboard that are about jobs, with their legends.
+fn of_jobs(board: &str) -> Vec<(String, String)> {
+    let text = std::fs::read_to_string(root().join(format!("deploy/grafana/{board}.json"))).unwrap();
+    let board: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let panels = board["panels"].as_array().unwrap();
+    let targets = panels.iter().flat_map(|panel| panel["targets"].as_array().unwrap());
+    let words = targets.map(|target| ["expr", "legendFormat"].map(|key| target[key].as_str().unwrap().to_owned()));
+    words.map(|[query, legend]| (query, legend)).filter(|(query, _)| query.contains("job=~")).collect()
+}
+
+#[test]
+fn dashboards_keep_the_runs_of_different_tenants_apart() {
+    const RUN: &str = "by (tenant, job, run, attempt";
+    for (board, variables) in [("cluster", vec!["tenant", "job"]), ("job", vec!["tenant", "job", "run"])] {
+        let queries = of_jobs(board);
+        assert!(queries.len() > 10, "{board}: {queries:?}");
+        for (query, legend) in queries {
+            // Two daemons on one Postgres may both have series of a run: the run is counted once.
+            assert!(query.contains(RUN), "{board}: {query} adds up different runs");
+            let selectors = query.matches('{').count();
+            for variable in &variables {
+                let set = query.matches(&format!("{variable}=~\"${variable}\"")).count();
+                assert_eq!(set, selectors, "{board}: {query} does not select by {variable}");
+            }
+            let all_runs = ["sum(", "sum by (state)", "sum by (severity)", "count by (state)"];
+            let named = legend.contains("{{tenant}}") && legend.contains("{{run}}");
+            assert!(named || all_runs.iter().any(|sum| query.starts_with(sum)), "{board}: {query}: {legend}");
+        }
+    }
+}
+
+#[test]
+fn a_dashboard_counts_an_alert_of_two_daemons_on_one_store_once() {
+    let queries = queries(&root().join("deploy/grafana/daemon.json"));
+    let alerts: Vec<&String> = queries.iter().filter(|query| query.contains("memctl_alerts{")).collect();
+    assert_eq!(alerts, ["max by (state) (memctl_alerts{instance=~\".*\"})"]);
+}
+
 /// The queries of a dashboard, with its variables set to everything.
 fn queries(dashboard: &Path) -> Vec<String> {
     let text = std::fs::read_to_string(dashboard).unwrap();
@@ -121,7 +159,7 @@ fn queries(dashboard: &Path) -> Vec<String> {
     let panels = board["panels"].as_array().unwrap();
     let targets = panels.iter().flat_map(|panel| panel["targets"].as_array().unwrap());
     let set = |query: &str| {
-        let query = ["job", "rank", "instance"]
+        let query = ["tenant", "job", "run", "rank", "instance"]
             .iter()
             .fold(query.to_owned(), |query, name| query.replace(&format!("${name}"), ".*"));
         query.replace("$__rate_interval", "1m")
