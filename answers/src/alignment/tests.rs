@@ -153,7 +153,8 @@ fn an_exchange_of_the_runs_exchanges_the_sides() {
         assert_eq!(hiding(&before, &after, hidden), back, "{before:?} {after:?}");
         let of = |side: fn(&Pair) -> Option<usize>| back.iter().filter_map(side).collect::<Vec<_>>();
         let (mut left, mut right) = (of(|pair| pair.0), of(|pair| pair.1));
-        (left.sort_unstable(), right.sort_unstable());
+        left.sort_unstable();
+        right.sort_unstable();
         assert!(left.into_iter().eq(0..before.len()) && right.into_iter().eq(0..after.len()), "each line once");
     }
 }
