@@ -2,6 +2,8 @@
 //!
 //! Guarantees: an answer states how many blocks it covers and what was not searched. A process that did not answer has
 //! a reason. A holder's growth is known only if it was counted twice.
+//!
+//! (Over 400 lines: an answer's fields with their meaning, and which of its holders a finding names.)
 
 use crate::finding::{Finding, Pattern};
 use crate::fingerprint::Fingerprint;
@@ -447,7 +449,7 @@ mod tests {
     ];
 
     #[test]
-    fn gradients_and_optimizer_state_are_told_from_containers_that_grow() {
+    fn gradients_and_optimizer_state_differ_from_containers_that_grow() {
         assert!(is_of_gradients(&chain(&GRADS)) && !is_of_optimizer_state(&chain(&GRADS)));
         assert!(is_of_optimizer_state(&chain(&ADAM)) && !is_of_gradients(&chain(&ADAM)));
         assert!(is_of_gradients(&chain(&["local `net` of function `main`", "`Net` object", "Parameter", GRADIENT])));
