@@ -137,8 +137,10 @@ fn what_is_inconclusive_is_no_result_and_fails_all_the_same() {
     let sarif: Value = serde_json::from_slice(&std::fs::read(place.path("checkout/s.json")).unwrap()).unwrap();
     let run = &sarif["runs"][0];
     assert_eq!(run["results"], Value::Array(Vec::new()));
-    let note = run["invocations"][0]["toolExecutionNotifications"][0]["message"]["text"].as_str().unwrap();
-    assert!(note.starts_with("growth<1MiB/epoch inconclusive: "), "{note}");
+    let note = &run["invocations"][0]["toolExecutionNotifications"][0];
+    assert_eq!(note["level"], "warning");
+    let text = note["message"]["text"].as_str().unwrap();
+    assert!(text.starts_with("growth<1MiB/epoch inconclusive: "), "{text}");
 }
 
 #[test]
