@@ -22,7 +22,7 @@ use memctl_model::HumanBytes;
 use crate::args::Results;
 use crate::exit::Failure;
 use crate::output_file::Target;
-pub use evaluate::check;
+pub use evaluate::{check, unanswered};
 use repository::{Location, Repository};
 
 /// Sites that are named for a peak above its limit.
@@ -69,18 +69,51 @@ async fn write(results: &Results, evidence: &Evidence<'_>, out: &mut (dyn Write 
         return Ok(());
     }
     let repository = Repository::here();
-    let problems = problems(evidence, &repository);
+    write_problems(results, evidence.verdicts, problems(evidence, &repository), &repository, out).await
+}
+
+async fn write_problems(
+    results: &Results,
+    verdicts: &Verdicts,
+    problems: Vec<Problem>,
+    repository: &Repository,
+    out: &mut (dyn Write + Send),
+) -> Result<(), Failure> {
     if let Some(file) = &results.junit {
-        to_file(file, &junit::document(evidence.verdicts, &problems))?;
+        to_file(file, &junit::document(verdicts, &problems))?;
     }
     if let Some(file) = &results.sarif {
-        to_file(file, &sarif::document(evidence.verdicts, &problems))?;
+        to_file(file, &sarif::document(verdicts, &problems))?;
     }
     if results.github {
-        let changed = changed_lines::of_pull_request(&repository).await;
-        github::write(evidence.verdicts, problems, &changed, out)?;
+        let changed = changed_lines::of_pull_request(repository).await;
+        github::write(verdicts, problems, &changed, out)?;
     }
     Ok(())
+}
+
+/// Writes that no condition could be checked: one problem for all of them, with the same reason.
+///
+/// # Errors
+/// A file cannot be written.
+async fn write_unanswered(
+    results: &Results,
+    verdicts: &Verdicts,
+    because: &str,
+    out: &mut (dyn Write + Send),
+) -> Result<(), Failure> {
+    if results.is_empty() {
+        return Ok(());
+    }
+    let conditions: Vec<&str> = verdicts.conditions.iter().map(|checked| checked.condition.as_str()).collect();
+    let problem = Problem {
+        condition: conditions.join(", "),
+        outcome: Outcome::Inconclusive,
+        message: because.to_owned(),
+        location: None,
+        finding: None,
+    };
+    write_problems(results, verdicts, vec![problem], &Repository::here(), out).await
 }
 
 fn to_file(file: &std::path::Path, content: &str) -> Result<(), Failure> {

@@ -213,9 +213,43 @@ fn an_older_run_is_not_taken_for_one_that_recorded_nothing() {
         assert_eq!(noted.status.code(), Some(0), "{}", stderr(&noted));
         assert!(stderr(&noted).contains("recorded nothing; this is an older run"), "{}", stderr(&noted));
     }
+    let checked = run_with(&place, &["--assert", "no-oom"], "true");
+    assert_eq!(checked.status.code(), Some(4), "{}", stderr(&checked));
+    assert!(stderr(&checked).contains("recorded nothing; 'checked#1' is the older run"), "{}", stderr(&checked));
     assert_eq!(asked(&["assert", "checked#1", "no-oom"]).status.code(), Some(0), "a run that is named is meant");
     recorded();
     assert_eq!(asked(&["assert", "checked", "no-oom"]).status.code(), Some(0));
+}
+
+#[test]
+fn a_run_that_recorded_nothing_writes_its_results_too() {
+    let place = Place::new();
+    let flags = ["--assert", "no-oom", "--assert", "stable", "--junit", "j.xml", "--sarif", "s.json", "--github"];
+    let summary = place.path("summary.md");
+    let mut command = place.memctl(&["run", "--job", "checked"]);
+    let ran = command.args(flags).args(["--", "true"]).env("GITHUB_STEP_SUMMARY", &summary).output().unwrap();
+    let said = stderr(&ran);
+    assert_eq!(ran.status.code(), Some(4), "{said}");
+    assert!(said.contains("memctl: the last `memctl run` of job checked, at ") && !said.contains("no job"), "{said}");
+    let annotations: Vec<&str> = said.lines().filter(|line| line.starts_with("::")).collect();
+    let start = "::error title=memctl no-oom%2C stable is inconclusive::the last `memctl run` of job checked, at ";
+    assert!(annotations.len() == 1 && annotations[0].starts_with(start), "{annotations:?}");
+    assert!(std::fs::read_to_string(summary).unwrap().contains("| no-oom | inconclusive |"));
+    assert_eq!(parsed(&place.path("checkout/j.xml"))[3][0][1]["errors"], "2");
+    let sarif: Value = serde_json::from_slice(&std::fs::read(place.path("checkout/s.json")).unwrap()).unwrap();
+    let notes = sarif["runs"][0]["invocations"][0]["toolExecutionNotifications"].as_array().unwrap();
+    assert_eq!((notes.len(), &notes[0]["level"]), (1, &"warning".into()));
+    // Questions say the same, and nothing of an older run, which is not there.
+    place.import("gpt_clean", "clean");
+    run(&mut place.memctl(&["baseline", "save", "clean", "-f", "memory.json"]));
+    for words in
+        [&["diff", "memory.json", "checked"][..], &["query", "checked"], &["report", "checked", "-f", "r.html"]]
+    {
+        let asked = place.memctl(words).output().unwrap();
+        let said = stderr(&asked);
+        assert_eq!(asked.status.code(), Some(4), "{said}");
+        assert!(said.contains("recorded nothing") && !said.contains("older run") && !said.contains("no job"), "{said}");
+    }
 }
 
 #[test]
