@@ -16,8 +16,9 @@ use memctl_answers::assert::{Checked, Outcome, Verdicts};
 use memctl_answers::diff::{Diff, SiteChange};
 use memctl_answers::finding::Finding;
 use memctl_answers::naming::place;
-use memctl_answers::profile::{PeakSite, Profile};
+use memctl_answers::profile::{KnownFinding, PeakSite, Profile};
 use memctl_model::HumanBytes;
+use memctl_model::fingerprint::Fingerprint;
 
 use crate::args::Results;
 use crate::exit::Failure;
@@ -39,8 +40,8 @@ struct Problem {
     message: String,
     /// The line in the checkout.
     location: Option<Location>,
-    /// The finding's id, which stays the same in later runs.
-    finding: Option<String>,
+    /// The finding's fingerprint, which stays the same in later runs, whatever their job is called.
+    finding: Option<Fingerprint>,
 }
 
 /// What problems are looked up in.
@@ -142,7 +143,7 @@ fn of_condition(checked: &Checked, evidence: &Evidence<'_>, repository: &Reposit
         .iter()
         .filter_map(|id| evidence.findings.iter().find(|finding| finding.id == *id))
         .map(|finding| Problem {
-            finding: Some(finding.id.clone()),
+            finding: Some(fingerprint(finding)),
             ..problem(words(finding), location(finding, repository).or_else(|| of_site(checked, repository)))
         })
         .collect();
@@ -158,6 +159,12 @@ fn of_condition(checked: &Checked, evidence: &Evidence<'_>, repository: &Reposit
         found.push(problem(message, of_site(checked, repository)));
     }
     found
+}
+
+/// What identifies a finding in the runs of other jobs: neither lines nor folders.
+fn fingerprint(finding: &Finding) -> Fingerprint {
+    let (function, file) = KnownFinding::from(finding).place().unwrap_or_default();
+    Fingerprint::of([&*finding.kind, &*function, &*file, finding.subject.as_deref().unwrap_or_default()])
 }
 
 /// The line of growth that no finding names.

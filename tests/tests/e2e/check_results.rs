@@ -85,7 +85,7 @@ fn a_failing_condition_names_its_line_in_every_format() {
     let at = &results[0]["locations"][0]["physicalLocation"];
     assert_eq!((results.len(), &results[0]["ruleId"]), (1, &"no-leak".into()));
     assert_eq!((&at["artifactLocation"]["uri"], &at["region"]["startLine"]), (&LEAK.0.into(), &LEAK.1.into()));
-    assert!(results[0]["partialFingerprints"]["memctlFinding/v1"].is_string(), "{sarif}");
+    assert!(results[0]["partialFingerprints"]["memctlFinding/v2"].is_string(), "{sarif}");
     assert_eq!(sarif["runs"][0]["invocations"][0]["toolExecutionNotifications"], Value::Array(Vec::new()));
 
     let junit = parsed(&place.path("checkout/j.xml"));
@@ -252,6 +252,26 @@ fn a_run_that_recorded_nothing_writes_its_results_too() {
     }
 }
 
+/// Pipelines on one machine have jobs of different names. What is compared, and what code hosts follow, must not differ.
+#[test]
+fn no_result_and_no_baseline_depends_on_the_jobs_name() {
+    let place = Place::new();
+    place.source(LEAK.0, None);
+    let written = ["check-7", "check-8"].map(|job| {
+        place.import("gpt_val_graph_leak", job);
+        run(&mut place.memctl(&["baseline", "save", job, "-f", "memory.json"]));
+        let words = ["assert", job, "no-leak", "no-oom", "--junit", "j.xml", "--sarif", "s.json"];
+        assert_eq!(place.memctl(&words).output().unwrap().status.code(), Some(1));
+        let cases = parsed(&place.path("checkout/j.xml"))[3][0][3].clone();
+        let text = |name: &str| std::fs::read_to_string(place.path("checkout").join(name)).unwrap();
+        (cases, text("s.json"), text("memory.json").replace(job, "check"))
+    });
+    assert_eq!(written[0], written[1]);
+    let compared =
+        place.memctl(&["assert", "check-7", "no-new-leak", "peak<=+2%", "--against", "memory.json"]).output();
+    assert_eq!(compared.unwrap().status.code(), Some(0));
+}
+
 #[test]
 fn growth_that_may_be_a_leak_has_its_line() {
     let place = Place::new();
@@ -300,7 +320,9 @@ fn the_actions_script_runs_checks_and_keeps_the_exit_code() {
         bash.current_dir(place.path("checkout")).env("XDG_DATA_HOME", place.path("data"));
         bash.env("PATH", format!("{path}:{}", std::env::var("PATH").unwrap()));
         bash.env("FAKE_FOLDER", place.folder.path()).env("GITHUB_STEP_SUMMARY", place.path("summary.md"));
-        bash.env("COMMAND", command).env("JOB", "check").env("CONDITIONS", conditions).env("BASELINE", "");
+        bash.env("COMMAND", command).env("JOB", "").env("CONDITIONS", conditions).env("BASELINE", "");
+        bash.env("GITHUB_RUN_ID", "7").env("GITHUB_RUN_ATTEMPT", "2").env("GITHUB_JOB", "memory");
+        bash.env("RUNNER_NAME", "gpu box/1").env("GITHUB_OUTPUT", place.path("output"));
         bash.env("JUNIT", "j.xml").env("SARIF", "s.json").env("REPORT", "memory.html").output().unwrap()
     };
     let held = step(&program, "peak<1TiB\nno-oom\n");
@@ -308,6 +330,9 @@ fn the_actions_script_runs_checks_and_keeps_the_exit_code() {
     for file in ["j.xml", "s.json", "memory.html"] {
         assert!(place.path("checkout").join(file).metadata().unwrap().len() > 100, "{file}");
     }
+    // The job's name is one of this run of the workflow alone, and later steps can use it.
+    assert_eq!(std::fs::read_to_string(place.path("output")).unwrap(), "job=check-7-2-memory-gpu-box-1\n");
+    assert_eq!(place.memctl(&["query", "check-7-2-memory-gpu-box-1"]).output().unwrap().status.code(), Some(0));
     let broken = step(&program, "peak<1B");
     assert_eq!(broken.status.code(), Some(1), "{}", stderr(&broken));
     assert!(stderr(&broken).contains("::error title=memctl peak<1B::"), "{}", stderr(&broken));
