@@ -3,6 +3,7 @@
 //! Guarantees: the connection is closed whether or not the request succeeds; sessions that wait in the spool are stored
 //! first.
 
+use memctl_answers::Job;
 use memctl_answers::access::Caller;
 use memctl_answers::diagnose::Diagnosis;
 pub use memctl_answers::dossier::same_job;
@@ -24,6 +25,9 @@ use crate::args::Global;
 use crate::connect::{Connection, WhenMissing, connect};
 use crate::exit::Failure;
 use crate::spool_delivery::take_in;
+
+/// The most jobs among which the runs of one are looked for.
+const JOBS_MAX: u32 = 1000;
 
 /// Connects, sends the requests and closes the connection, also after an error.
 ///
@@ -162,6 +166,22 @@ pub async fn diagnosis(connection: &mut Connection, selection: v1::Selection) ->
 pub async fn jobs(connection: &mut Connection, request: v1::ListJobsRequest) -> Result<Jobs, Failure> {
     let response = connection.query.list_jobs(request).await;
     answered(response, connection)
+}
+
+/// The newest runs of a job, the newest first.
+///
+/// # Errors
+/// See [`Failure`].
+pub async fn newest(connection: &mut Connection, job: &str, most: usize) -> Result<Vec<Job>, Failure> {
+    let known = jobs(connection, v1::ListJobsRequest { limit: JOBS_MAX, ..Default::default() }).await?.jobs;
+    let name = match job {
+        "latest" => known.first().map_or_else(String::new, |newest| newest.name.clone()),
+        name => name.to_owned(),
+    };
+    let mut runs: Vec<Job> = known.into_iter().filter(|run| run.name == name).collect();
+    runs.sort_by_key(|run| std::cmp::Reverse((run.run, run.arrived_at)));
+    runs.truncate(most);
+    Ok(runs)
 }
 
 /// The profile of a run.

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::args::Global;
 use crate::connect;
-use crate::exit::Failure;
+use crate::exit::{Failure, Outcome};
 use crate::hosting::{data_dirs, now_ns, private_files};
 use crate::render::text::safe;
 
@@ -54,14 +54,37 @@ pub fn forget(global: &Global, job: &str) {
 /// # Errors
 /// No such job: the last run of it recorded nothing.
 pub fn refuse(global: &Global, word: &str, newest: &Job) -> Result<(), Failure> {
-    let last = Place::of(global).and_then(|place| place.read(word));
-    match last.filter(|last| last.at_ns > newest.arrived_at.0) {
-        Some(last) => {
-            let older = format!("{}#{}", newest.name, newest.run.unwrap_or(1));
-            Err(Failure::no_such_job(format!("{}; {} is the older run", last.sentence(), shell_word(&older))))
-        }
+    match Place::of(global).and_then(|place| place.read(word)).filter(|last| last.is_after(newest)) {
+        Some(last) => Err(last.failure(Some(newest))),
         None => Ok(()),
     }
+}
+
+/// Why nothing is stored of a run of a job that has just ended: it recorded nothing, or what it recorded is not stored.
+/// `None` if neither is known.
+pub fn of_launch(global: &Global, job: &str, newest: Option<&Job>) -> Option<Failure> {
+    let last = Place::of(global).and_then(|place| place.read(job));
+    match (last.filter(|last| newest.is_none_or(|newest| last.is_after(newest))), newest) {
+        (Some(last), newest) => Some(last.failure(newest)),
+        (None, Some(newest)) => Some(Failure::no_such_job(format!(
+            "nothing of this run of job {job} is stored; {} is an older run",
+            shell_word(&numbered(newest))
+        ))),
+        (None, None) => None,
+    }
+}
+
+/// The failure of a question about a job. If there is no such job because its only run recorded nothing, it says so.
+pub fn explained(global: &Global, word: &str, failure: Failure) -> Failure {
+    match Place::of(global).filter(|_| failure.outcome == Outcome::NoSuchJob).and_then(|place| place.read(word)) {
+        Some(last) => last.failure(None),
+        None => failure,
+    }
+}
+
+/// A run by its number, also if it is the only one of its job.
+fn numbered(run: &Job) -> String {
+    format!("{}#{}", run.name, run.run.unwrap_or(1))
 }
 
 /// Says on standard error that a later run of a job recorded nothing.
@@ -73,6 +96,15 @@ pub fn note(global: &Global, word: &str) {
 }
 
 impl Unrecorded {
+    fn is_after(&self, run: &Job) -> bool {
+        self.at_ns > run.arrived_at.0
+    }
+
+    fn failure(&self, older: Option<&Job>) -> Failure {
+        let older = older.map_or_else(String::new, |run| format!("; {} is the older run", shell_word(&numbered(run))));
+        Failure::no_such_job(format!("{}{older}", self.sentence()))
+    }
+
     fn sentence(&self) -> String {
         format!("the last `memctl run` of job {}, at {}, recorded nothing", self.job, date(self.at_ns))
     }

@@ -3,8 +3,6 @@
 //! Guarantees: a place is a function in a file; lines and folders do not count. A rate is compared only with a rate of
 //! the same unit; growth that the other job has without a rate is known by its place. If a place grows faster, the
 //! findings that are new or faster are those that the alignment of its lines leaves over, and no others.
-//!
-//! (Over 400 lines: more than half are tests, next to the rules for them.)
 
 use std::collections::BTreeMap;
 

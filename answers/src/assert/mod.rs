@@ -150,6 +150,26 @@ impl Verdicts {
         }
     }
 
+    /// The conditions of a job of which nothing is stored, all of them inconclusive for this reason.
+    #[must_use]
+    pub fn unanswered(job: &str, conditions: &[String], because: &str) -> Self {
+        let inconclusive = |condition: &String| Checked {
+            condition: condition.clone(),
+            ..verdict(Outcome::Inconclusive, because.to_owned())
+        };
+        Self {
+            schema: SCHEMA,
+            holds: false,
+            job: Job { id: job.to_owned(), name: job.to_owned(), ..Job::default() },
+            completeness: Completeness::default(),
+            incomplete: Vec::new(),
+            incomplete_allowed: false,
+            conditions: conditions.iter().map(inconclusive).collect(),
+            scope: Scope::default(),
+            verdict: None,
+        }
+    }
+
     /// Whether all conditions hold.
     ///
     /// # Errors

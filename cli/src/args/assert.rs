@@ -124,4 +124,4 @@ no-new-leak             with --against: no leak that the other job does not have
 'reserved/allocated<R'  the ratio of these two peaks\n  \
 'growth<1MiB/epoch'     growth of every rank, also /step and /minute\n  \
 'unused<50%'            the share of reserved bytes that no live block uses at epoch ends (cache included)\n\
-Exit codes: 0 all conditions hold, 1 a condition does not hold or cannot be decided from the data, 2 wrong usage.";
+Exit codes: 0 all conditions hold, 1 a condition does not hold or cannot be decided from the data, 2 wrong usage, 4 no such job, or its last `memctl run` recorded nothing.";

@@ -85,7 +85,7 @@ impl Run {
 
 const RUN_HELP: &str = "Examples:\n  memctl run -- python train.py\n  memctl run --job vit-17 -- torchrun --nproc-per-node 4 train.py\n\
 memctl prints nothing to standard output, which belongs to the command. With MEMCTL_DISABLED=1 the command is not recorded. Exit codes: \
-the command's, 128 + n if signal n ended the command, 126 or 127 if it cannot be started, 1 if the command succeeded and a condition of --assert does not hold or is inconclusive, 2 for wrong usage of memctl itself.";
+the command's, 128 + n if signal n ended the command, 126 or 127 if it cannot be started, 1 if the command succeeded and a condition of --assert does not hold or is inconclusive, 2 for wrong usage of memctl itself, 4 if the command succeeded and conditions cannot be checked because it recorded nothing.";
 
 /// `memctl import`.
 #[derive(Clone, Debug, Args)]

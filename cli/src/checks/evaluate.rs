@@ -11,12 +11,12 @@ use memctl_answers::diff::Diff;
 use memctl_answers::profile::Profile;
 use memctl_proto::v1;
 
-use super::{Evidence, needs_profile, write};
+use super::{Evidence, needs_profile, write, write_unanswered};
 use crate::args::{self, Global};
 use crate::baseline_file::baseline;
-use crate::client::{asking, profile, report};
+use crate::client::{asking, newest, profile, report};
 use crate::connect::Connection;
-use crate::exit::Failure;
+use crate::exit::{Failure, Outcome};
 use crate::output::show;
 use crate::render::screen::Screen;
 use crate::unrecorded;
@@ -46,8 +46,14 @@ pub async fn check(
         ranks: args.part.rank.clone().unwrap_or_default().0,
     };
     let wants_sites = !args.results.is_empty();
-    let (verdicts, findings, sites) = asking(global, async |connection| {
-        let report = report(connection, selection, global).await?;
+    let answer = asking(global, async |connection| {
+        let report = match report(connection, selection, global).await {
+            Err(failure) if launcher.is_some() && failure.outcome == Outcome::NoSuchJob => {
+                let newest = newest(connection, &job, 1).await?;
+                return Err(unrecorded::of_launch(global, &job, newest.first()).unwrap_or(failure));
+            }
+            answer => answer?,
+        };
         if launcher.is_none() {
             unrecorded::refuse(global, &job, &report.job)?;
         }
@@ -63,7 +69,15 @@ pub async fn check(
         };
         Ok((verdicts, findings, sites))
     })
-    .await?;
+    .await;
+    let (verdicts, findings, sites) = match answer {
+        Err(failure) if failure.outcome == Outcome::NoSuchJob => {
+            // A later step of a pipeline reads the files, whatever came of the check.
+            unanswered(args, &failure.to_string(), out).await?;
+            return Err(failure);
+        }
+        answer => answer?,
+    };
     show(&verdicts, global, screen, out)?;
     let (profile, changes) = sites.unzip();
     let evidence = Evidence {
@@ -74,6 +88,19 @@ pub async fn check(
     };
     write(&args.results, &evidence, out).await?;
     verdicts.outcome().map_err(Failure::found)
+}
+
+/// Writes the results of conditions that could not be checked, because nothing is stored of the job.
+///
+/// # Errors
+/// A file cannot be written.
+pub async fn unanswered(args: &args::Assert, because: &str, out: &mut (dyn Write + Send)) -> Result<(), Failure> {
+    let (job, conditions) = args.asked().map_err(Failure::usage)?;
+    let mut names: Vec<String> = conditions.into_iter().map(|condition| condition.text).collect();
+    if let (Some(other), true) = (&args.against, names.is_empty()) {
+        names.push(format!("against {other}"));
+    }
+    write_unanswered(&args.results, &Verdicts::unanswered(&job, &names, because), because, out).await
 }
 
 /// The job's profile, and what changed since the other one.

@@ -16,13 +16,14 @@ use memctl_answers::assert::{Checked, Outcome, Verdicts};
 use memctl_answers::diff::{Diff, SiteChange};
 use memctl_answers::finding::Finding;
 use memctl_answers::naming::place;
-use memctl_answers::profile::{PeakSite, Profile};
+use memctl_answers::profile::{KnownFinding, PeakSite, Profile};
 use memctl_model::HumanBytes;
+use memctl_model::fingerprint::Fingerprint;
 
 use crate::args::Results;
 use crate::exit::Failure;
 use crate::output_file::Target;
-pub use evaluate::check;
+pub use evaluate::{check, unanswered};
 use repository::{Location, Repository};
 
 /// Sites that are named for a peak above its limit.
@@ -39,8 +40,8 @@ struct Problem {
     message: String,
     /// The line in the checkout.
     location: Option<Location>,
-    /// The finding's id, which stays the same in later runs.
-    finding: Option<String>,
+    /// The finding's fingerprint, which stays the same in later runs, whatever their job is called.
+    finding: Option<Fingerprint>,
 }
 
 /// What problems are looked up in.
@@ -69,18 +70,51 @@ async fn write(results: &Results, evidence: &Evidence<'_>, out: &mut (dyn Write 
         return Ok(());
     }
     let repository = Repository::here();
-    let problems = problems(evidence, &repository);
+    write_problems(results, evidence.verdicts, problems(evidence, &repository), &repository, out).await
+}
+
+async fn write_problems(
+    results: &Results,
+    verdicts: &Verdicts,
+    problems: Vec<Problem>,
+    repository: &Repository,
+    out: &mut (dyn Write + Send),
+) -> Result<(), Failure> {
     if let Some(file) = &results.junit {
-        to_file(file, &junit::document(evidence.verdicts, &problems))?;
+        to_file(file, &junit::document(verdicts, &problems))?;
     }
     if let Some(file) = &results.sarif {
-        to_file(file, &sarif::document(evidence.verdicts, &problems))?;
+        to_file(file, &sarif::document(verdicts, &problems))?;
     }
     if results.github {
-        let changed = changed_lines::of_pull_request(&repository).await;
-        github::write(evidence.verdicts, problems, &changed, out)?;
+        let changed = changed_lines::of_pull_request(repository).await;
+        github::write(verdicts, problems, &changed, out)?;
     }
     Ok(())
+}
+
+/// Writes that no condition could be checked: one problem for all of them, with the same reason.
+///
+/// # Errors
+/// A file cannot be written.
+async fn write_unanswered(
+    results: &Results,
+    verdicts: &Verdicts,
+    because: &str,
+    out: &mut (dyn Write + Send),
+) -> Result<(), Failure> {
+    if results.is_empty() {
+        return Ok(());
+    }
+    let conditions: Vec<&str> = verdicts.conditions.iter().map(|checked| checked.condition.as_str()).collect();
+    let problem = Problem {
+        condition: conditions.join(", "),
+        outcome: Outcome::Inconclusive,
+        message: because.to_owned(),
+        location: None,
+        finding: None,
+    };
+    write_problems(results, verdicts, vec![problem], &Repository::here(), out).await
 }
 
 fn to_file(file: &std::path::Path, content: &str) -> Result<(), Failure> {
@@ -109,7 +143,7 @@ fn of_condition(checked: &Checked, evidence: &Evidence<'_>, repository: &Reposit
         .iter()
         .filter_map(|id| evidence.findings.iter().find(|finding| finding.id == *id))
         .map(|finding| Problem {
-            finding: Some(finding.id.clone()),
+            finding: Some(fingerprint(finding)),
             ..problem(words(finding), location(finding, repository).or_else(|| of_site(checked, repository)))
         })
         .collect();
@@ -125,6 +159,12 @@ fn of_condition(checked: &Checked, evidence: &Evidence<'_>, repository: &Reposit
         found.push(problem(message, of_site(checked, repository)));
     }
     found
+}
+
+/// What identifies a finding in the runs of other jobs: neither lines nor folders.
+fn fingerprint(finding: &Finding) -> Fingerprint {
+    let (function, file) = KnownFinding::from(finding).place().unwrap_or_default();
+    Fingerprint::of([&*finding.kind, &*function, &*file, finding.subject.as_deref().unwrap_or_default()])
 }
 
 /// The line of growth that no finding names.

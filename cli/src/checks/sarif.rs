@@ -1,7 +1,8 @@
 //! SARIF 2.1.0, the format of static analysis results (an OASIS standard).
 //!
 //! Guarantees: every result has a location, because code hosts refuse a file with a result that has none. A problem
-//! without a location is a notification of the run. What is inconclusive has the level `warning`.
+//! without a location is a notification of the run. What is inconclusive has the level `warning`. Nothing depends on the
+//! job's name, which differs between pipelines: the code host names the series of results.
 
 use memctl_answers::assert::{Outcome, Verdicts};
 use serde_json::{Value, json};
@@ -33,7 +34,6 @@ pub fn document(verdicts: &Verdicts, problems: &[Problem]) -> String {
         "version": "2.1.0",
         "runs": [{
             "tool": { "driver": { "name": "memctl", "version": env!("CARGO_PKG_VERSION"), "rules": rules } },
-            "automationDetails": { "id": format!("memctl/{}/", verdicts.job.name) },
             "results": results,
             "invocations": [{ "executionSuccessful": true, "toolExecutionNotifications": notes }],
         }],
@@ -41,15 +41,19 @@ pub fn document(verdicts: &Verdicts, problems: &[Problem]) -> String {
     format!("{document:#}\n")
 }
 
+/// What does not hold is an error, what is inconclusive a warning.
+fn level(outcome: Outcome) -> &'static str {
+    if outcome == Outcome::DoesNotHold { "error" } else { "warning" }
+}
+
 /// A problem with a location.
 fn result(problem: &Problem, conditions: &[&str]) -> Option<Value> {
     let at = problem.location.as_ref()?;
-    let level = if problem.outcome == Outcome::DoesNotHold { "error" } else { "warning" };
     let index = conditions.iter().position(|condition| *condition == problem.condition)?;
     let mut result = json!({
         "ruleId": problem.condition,
         "ruleIndex": index,
-        "level": level,
+        "level": level(problem.outcome),
         "message": { "text": problem.message },
         "locations": [{
             "physicalLocation": {
@@ -59,14 +63,14 @@ fn result(problem: &Problem, conditions: &[&str]) -> Option<Value> {
         }],
     });
     if let (Some(finding), Some(fields)) = (&problem.finding, result.as_object_mut()) {
-        fields.insert("partialFingerprints".into(), json!({ "memctlFinding/v1": finding }));
+        fields.insert("partialFingerprints".into(), json!({ "memctlFinding/v2": finding.to_string() }));
     }
     Some(result)
 }
 
 fn notification(problem: &Problem) -> Option<Value> {
     let text = format!("{} {}: {}", problem.condition, problem.outcome.words(), problem.message);
-    problem.location.is_none().then(|| json!({ "level": "error", "message": { "text": text } }))
+    problem.location.is_none().then(|| json!({ "level": level(problem.outcome), "message": { "text": text } }))
 }
 
 /// A relative path as a URI reference.
@@ -74,4 +78,20 @@ fn uri(path: &str) -> String {
     use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
     const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'/').remove(b'.').remove(b'_').remove(b'-').remove(b'~');
     utf8_percent_encode(path, ESCAPED).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_notification_is_a_warning_if_the_condition_is_inconclusive() {
+        for (outcome, wanted) in [(Outcome::DoesNotHold, "error"), (Outcome::Inconclusive, "warning")] {
+            let message = "no epoch has ended".to_owned();
+            let problem = Problem { condition: "stable".into(), outcome, message, location: None, finding: None };
+            let note = notification(&problem).unwrap();
+            assert_eq!(note["level"], wanted);
+            assert_eq!(note["message"]["text"], format!("stable {}: no epoch has ended", outcome.words()));
+        }
+    }
 }

@@ -7,9 +7,8 @@ use memctl_answers::format::json;
 use memctl_answers::profile::KnownFinding;
 use memctl_model::{HumanBytes, JobState};
 
-use super::diff::newest;
 use crate::args::{self, BaselineVerb, Global};
-use crate::client::{asking, profile};
+use crate::client::{asking, newest, profile};
 use crate::exit::Failure;
 use crate::render::text::{plural, safe};
 use crate::unrecorded;

@@ -5,23 +5,18 @@
 
 use std::io::Write;
 
-use memctl_answers::Job;
 use memctl_answers::diff::Diff;
 use memctl_answers::profile::Profile;
-use memctl_proto::v1;
 
 use crate::args::{self, Global};
 use crate::baseline_file::baseline;
-use crate::client::{asking, jobs, profile};
+use crate::client::{asking, newest, profile};
 use crate::connect::Connection;
 use crate::exit::Failure;
 use crate::output::show;
 use crate::page::diff::markdown;
 use crate::render::screen::Screen;
 use crate::unrecorded;
-
-/// The most jobs among which an earlier run is looked for.
-const JOBS_MAX: u32 = 1000;
 
 /// See the module.
 ///
@@ -33,8 +28,14 @@ pub async fn run(
     screen: &Screen,
     out: &mut (dyn Write + Send),
 ) -> Result<(), Failure> {
+    let (before, after) = asking(global, async |connection| {
+        let [before, after] = sides(connection, &args.runs).await?;
+        let explained = |word: &str, failure| unrecorded::explained(global, word, failure);
+        let before_side = side(connection, &before, true).await.map_err(|failure| explained(&before, failure))?;
+        Ok((before_side, side(connection, &after, true).await.map_err(|failure| explained(&after, failure))?))
+    })
+    .await?;
     args.runs.iter().for_each(|word| unrecorded::note(global, word));
-    let (before, after) = asking(global, async |connection| compared(connection, &args.runs, true).await).await?;
     let diff = Diff::new((&before.0, &before.1), (&after.0, &after.1), args.ignore);
     if args.markdown {
         return out.write_all(markdown(&diff).as_bytes()).map_err(|error| Failure::output("standard output", &error));
@@ -52,22 +53,6 @@ pub type Side = (String, Profile);
 pub async fn compared(connection: &mut Connection, words: &[String], may_read: bool) -> Result<(Side, Side), Failure> {
     let [before, after] = sides(connection, words).await?;
     Ok((side(connection, &before, may_read).await?, side(connection, &after, may_read).await?))
-}
-
-/// The newest runs of a job, the newest first.
-///
-/// # Errors
-/// See [`Failure`].
-pub async fn newest(connection: &mut Connection, job: &str, most: usize) -> Result<Vec<Job>, Failure> {
-    let known = jobs(connection, v1::ListJobsRequest { limit: JOBS_MAX, ..Default::default() }).await?.jobs;
-    let name = match job {
-        "latest" => known.first().map_or_else(String::new, |newest| newest.name.clone()),
-        name => name.to_owned(),
-    };
-    let mut runs: Vec<Job> = known.into_iter().filter(|run| run.name == name).collect();
-    runs.sort_by_key(|run| std::cmp::Reverse((run.run, run.arrived_at)));
-    runs.truncate(most);
-    Ok(runs)
 }
 
 async fn sides(connection: &mut Connection, words: &[String]) -> Result<[String; 2], Failure> {

@@ -80,8 +80,10 @@ pub async fn query(
     out: &mut (dyn Write + Send),
 ) -> Result<(), Failure> {
     let selection = args.narrow.selection(now);
-    let answer = asking(global, async |connection| report(connection, selection, global).await).await?;
-    unrecorded::note(global, &args.narrow.which.name());
+    let name = args.narrow.which.name();
+    let answer = asking(global, async |connection| report(connection, selection, global).await).await;
+    let answer = answer.map_err(|failure| unrecorded::explained(global, &name, failure))?;
+    unrecorded::note(global, &name);
     show_part(&answer, &args.narrow.part, global, screen, out)?;
     args.fail_on.map_or(Ok(()), |limit| fail_on(&answer, limit))
 }

@@ -50,7 +50,7 @@ pub async fn run(
         return Err(Failure::usage("a report is a page for a browser; write it to a file with -f FILE"));
     }
     let selection = args.narrow.selection(now);
-    unrecorded::note(global, &selection.job);
+    let job = selection.job.clone();
     let text = asking(global, async |connection| {
         let dossier = gather(connection, selection.clone(), global).await?;
         if args.markdown {
@@ -58,7 +58,9 @@ pub async fn run(
         }
         written(connection, selection, &dossier, (args.size, args.device_memory), now).await
     })
-    .await?;
+    .await;
+    let text = text.map_err(|failure| unrecorded::explained(global, &job, failure))?;
+    unrecorded::note(global, &job);
     let mut target = Target::open(file, out)?;
     target.writer().write_all(text.as_bytes()).map_err(|error| Failure::output(&name_of(file), &error))?;
     target.keep()?;

@@ -27,7 +27,7 @@ use jiff::Timestamp;
 
 use crate::args::{Assert, Global, Run};
 use crate::baseline_file::baseline;
-use crate::checks::check;
+use crate::checks::{check, unanswered};
 use crate::exit::Failure;
 use crate::hosting::host::{self, Host, HostConfig, Limits, Summary};
 use crate::hosting::{self, SourcePaths};
@@ -82,7 +82,7 @@ pub async fn run(args: &Run, global: &Global) -> Result<u8, Failure> {
         Err(failure) => {
             say(global, &format!("{failure}; the command runs unrecorded"));
             keep_unrecorded(global, &name);
-            return unchecked(run_unrecorded(args, &relay).await, checks.as_ref());
+            return unchecked(run_unrecorded(args, &relay).await, checks.as_ref()).await;
         }
     };
     if let Some(line) = &destination.notice {
@@ -100,10 +100,16 @@ fn keep_unrecorded(global: &Global, name: &name::Name) {
 }
 
 /// The exit code of a command that was not recorded. Its conditions are unknown, so a check must not pass.
-fn unchecked(code: u8, checks: Option<&Assert>) -> Result<u8, Failure> {
-    match (code, checks) {
-        (0, Some(_)) => Err(Failure::found("inconclusive: the command ran unrecorded, so no condition was checked")),
-        _ => Ok(code),
+async fn unchecked(code: u8, checks: Option<&Assert>) -> Result<u8, Failure> {
+    let Some(checks) = checks else { return Ok(code) };
+    let because = "the command ran unrecorded, so no condition was checked";
+    let mut annotations = Vec::new();
+    let written = unanswered(checks, because, &mut annotations).await;
+    // A closed standard error is not an error here.
+    let _ = std::io::stderr().write_all(&annotations);
+    match code {
+        0 => written.and(Err(Failure::found(format!("inconclusive: {because}")))),
+        code => Ok(code),
     }
 }
 
@@ -137,7 +143,7 @@ impl Hosted<'_> {
                 say(global, &format!("nothing can be recorded: {error}; the command runs unrecorded"));
                 destination.close().await;
                 keep_unrecorded(global, &name);
-                return unchecked(run_unrecorded(args, &relay).await, checks.as_ref());
+                return unchecked(run_unrecorded(args, &relay).await, checks.as_ref()).await;
             }
         };
         let mut environment = environment(args, &name, &folder);

@@ -85,7 +85,7 @@ fn a_failing_condition_names_its_line_in_every_format() {
     let at = &results[0]["locations"][0]["physicalLocation"];
     assert_eq!((results.len(), &results[0]["ruleId"]), (1, &"no-leak".into()));
     assert_eq!((&at["artifactLocation"]["uri"], &at["region"]["startLine"]), (&LEAK.0.into(), &LEAK.1.into()));
-    assert!(results[0]["partialFingerprints"]["memctlFinding/v1"].is_string(), "{sarif}");
+    assert!(results[0]["partialFingerprints"]["memctlFinding/v2"].is_string(), "{sarif}");
     assert_eq!(sarif["runs"][0]["invocations"][0]["toolExecutionNotifications"], Value::Array(Vec::new()));
 
     let junit = parsed(&place.path("checkout/j.xml"));
@@ -137,8 +137,10 @@ fn what_is_inconclusive_is_no_result_and_fails_all_the_same() {
     let sarif: Value = serde_json::from_slice(&std::fs::read(place.path("checkout/s.json")).unwrap()).unwrap();
     let run = &sarif["runs"][0];
     assert_eq!(run["results"], Value::Array(Vec::new()));
-    let note = run["invocations"][0]["toolExecutionNotifications"][0]["message"]["text"].as_str().unwrap();
-    assert!(note.starts_with("growth<1MiB/epoch inconclusive: "), "{note}");
+    let note = &run["invocations"][0]["toolExecutionNotifications"][0];
+    assert_eq!(note["level"], "warning");
+    let text = note["message"]["text"].as_str().unwrap();
+    assert!(text.starts_with("growth<1MiB/epoch inconclusive: "), "{text}");
 }
 
 #[test]
@@ -211,9 +213,63 @@ fn an_older_run_is_not_taken_for_one_that_recorded_nothing() {
         assert_eq!(noted.status.code(), Some(0), "{}", stderr(&noted));
         assert!(stderr(&noted).contains("recorded nothing; this is an older run"), "{}", stderr(&noted));
     }
+    let checked = run_with(&place, &["--assert", "no-oom"], "true");
+    assert_eq!(checked.status.code(), Some(4), "{}", stderr(&checked));
+    assert!(stderr(&checked).contains("recorded nothing; 'checked#1' is the older run"), "{}", stderr(&checked));
     assert_eq!(asked(&["assert", "checked#1", "no-oom"]).status.code(), Some(0), "a run that is named is meant");
     recorded();
     assert_eq!(asked(&["assert", "checked", "no-oom"]).status.code(), Some(0));
+}
+
+#[test]
+fn a_run_that_recorded_nothing_writes_its_results_too() {
+    let place = Place::new();
+    let flags = ["--assert", "no-oom", "--assert", "stable", "--junit", "j.xml", "--sarif", "s.json", "--github"];
+    let summary = place.path("summary.md");
+    let mut command = place.memctl(&["run", "--job", "checked"]);
+    let ran = command.args(flags).args(["--", "true"]).env("GITHUB_STEP_SUMMARY", &summary).output().unwrap();
+    let said = stderr(&ran);
+    assert_eq!(ran.status.code(), Some(4), "{said}");
+    assert!(said.contains("memctl: the last `memctl run` of job checked, at ") && !said.contains("no job"), "{said}");
+    let annotations: Vec<&str> = said.lines().filter(|line| line.starts_with("::")).collect();
+    let start = "::error title=memctl no-oom%2C stable is inconclusive::the last `memctl run` of job checked, at ";
+    assert!(annotations.len() == 1 && annotations[0].starts_with(start), "{annotations:?}");
+    assert!(std::fs::read_to_string(summary).unwrap().contains("| no-oom | inconclusive |"));
+    assert_eq!(parsed(&place.path("checkout/j.xml"))[3][0][1]["errors"], "2");
+    let sarif: Value = serde_json::from_slice(&std::fs::read(place.path("checkout/s.json")).unwrap()).unwrap();
+    let notes = sarif["runs"][0]["invocations"][0]["toolExecutionNotifications"].as_array().unwrap();
+    assert_eq!((notes.len(), &notes[0]["level"]), (1, &"warning".into()));
+    // Questions say the same, and nothing of an older run, which is not there.
+    place.import("gpt_clean", "clean");
+    run(&mut place.memctl(&["baseline", "save", "clean", "-f", "memory.json"]));
+    for words in
+        [&["diff", "memory.json", "checked"][..], &["query", "checked"], &["report", "checked", "-f", "r.html"]]
+    {
+        let asked = place.memctl(words).output().unwrap();
+        let said = stderr(&asked);
+        assert_eq!(asked.status.code(), Some(4), "{said}");
+        assert!(said.contains("recorded nothing") && !said.contains("older run") && !said.contains("no job"), "{said}");
+    }
+}
+
+/// Pipelines on one machine have jobs of different names. What is compared, and what code hosts follow, must not differ.
+#[test]
+fn no_result_and_no_baseline_depends_on_the_jobs_name() {
+    let place = Place::new();
+    place.source(LEAK.0, None);
+    let written = ["check-7", "check-8"].map(|job| {
+        place.import("gpt_val_graph_leak", job);
+        run(&mut place.memctl(&["baseline", "save", job, "-f", "memory.json"]));
+        let words = ["assert", job, "no-leak", "no-oom", "--junit", "j.xml", "--sarif", "s.json"];
+        assert_eq!(place.memctl(&words).output().unwrap().status.code(), Some(1));
+        let cases = parsed(&place.path("checkout/j.xml"))[3][0][3].clone();
+        let text = |name: &str| std::fs::read_to_string(place.path("checkout").join(name)).unwrap();
+        (cases, text("s.json"), text("memory.json").replace(job, "check"))
+    });
+    assert_eq!(written[0], written[1]);
+    let compared =
+        place.memctl(&["assert", "check-7", "no-new-leak", "peak<=+2%", "--against", "memory.json"]).output();
+    assert_eq!(compared.unwrap().status.code(), Some(0));
 }
 
 #[test]
@@ -264,7 +320,9 @@ fn the_actions_script_runs_checks_and_keeps_the_exit_code() {
         bash.current_dir(place.path("checkout")).env("XDG_DATA_HOME", place.path("data"));
         bash.env("PATH", format!("{path}:{}", std::env::var("PATH").unwrap()));
         bash.env("FAKE_FOLDER", place.folder.path()).env("GITHUB_STEP_SUMMARY", place.path("summary.md"));
-        bash.env("COMMAND", command).env("JOB", "check").env("CONDITIONS", conditions).env("BASELINE", "");
+        bash.env("COMMAND", command).env("JOB", "").env("CONDITIONS", conditions).env("BASELINE", "");
+        bash.env("GITHUB_RUN_ID", "7").env("GITHUB_RUN_ATTEMPT", "2").env("GITHUB_JOB", "memory");
+        bash.env("RUNNER_NAME", "gpu box/1").env("GITHUB_OUTPUT", place.path("output"));
         bash.env("JUNIT", "j.xml").env("SARIF", "s.json").env("REPORT", "memory.html").output().unwrap()
     };
     let held = step(&program, "peak<1TiB\nno-oom\n");
@@ -272,6 +330,9 @@ fn the_actions_script_runs_checks_and_keeps_the_exit_code() {
     for file in ["j.xml", "s.json", "memory.html"] {
         assert!(place.path("checkout").join(file).metadata().unwrap().len() > 100, "{file}");
     }
+    // The job's name is one of this run of the workflow alone, and later steps can use it.
+    assert_eq!(std::fs::read_to_string(place.path("output")).unwrap(), "job=check-7-2-memory-gpu-box-1\n");
+    assert_eq!(place.memctl(&["query", "check-7-2-memory-gpu-box-1"]).output().unwrap().status.code(), Some(0));
     let broken = step(&program, "peak<1B");
     assert_eq!(broken.status.code(), Some(1), "{}", stderr(&broken));
     assert!(stderr(&broken).contains("::error title=memctl peak<1B::"), "{}", stderr(&broken));
