@@ -9,7 +9,7 @@ use memctl_model::{Frame, HumanBytes, Stack};
 pub const CACHE_DOUBT: &str = " A cache looks the same until it is full.";
 
 /// Advice about allocator settings, as a part of a sentence.
-pub(crate) const REPLAYED: &str = "`memctl what-if` replays the job under other allocator settings";
+pub(crate) const REPLAYED: &str = "`memctl what-if --job JOB` replays the job under other allocator settings";
 
 /// `remember_features (scenarios.py:57)`.
 #[must_use]

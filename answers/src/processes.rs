@@ -24,7 +24,7 @@ pub struct Process {
     pub parent_pid: Option<u32>,
     /// Indexes of the devices that it used.
     pub devices: Vec<u32>,
-    /// Events stored.
+    /// Events in the store.
     pub events: u64,
     /// Bytes in the store.
     pub stored_bytes: u64,

@@ -120,7 +120,7 @@ pub struct Rank {
     pub epochs: u64,
     /// Steps that ended.
     pub steps: u64,
-    /// Events.
+    /// Events received, including those that retention has removed.
     pub events: u64,
     /// At the last boundary.
     pub allocated_bytes: Option<u64>,

@@ -17,6 +17,7 @@ use tokio::sync::watch;
 use crate::access::{Caller, Gate};
 use crate::alerts::{Alerts, JobFacts};
 use crate::clock::{JUMP_NS, Reading, STAND_NS, now_ns, steady};
+use crate::ingest::counts::Counts;
 use crate::judge::Judge;
 use crate::store::{Expired, ExpiredJob, Retention, Scope, Store, StoreError, Tenant};
 
@@ -34,6 +35,8 @@ pub(crate) struct Removing {
     pub(crate) judge: Judge,
     pub(crate) alerts: Alerts,
     pub(crate) gate: Gate,
+    /// Has the last failed write, for the daemon's health.
+    pub(crate) counts: Arc<Counts>,
 }
 
 impl Removing {
@@ -52,6 +55,7 @@ impl Removing {
             }
             if let Err(error) = outcome {
                 tracing::error!(%error, "retention failed and will be retried");
+                self.counts.not_written(&error);
             }
             tokio::select! {
                 () = tokio::time::sleep(EVERY) => {}
@@ -119,9 +123,13 @@ impl Limits {
         Self { in_force: policy, wanted: policy, since: None }
     }
 
-    /// Takes the limits of a reload. A higher limit is in force at once, a lower one after [`GRACE`].
+    /// Takes the limits of a reload. A higher limit is in force at once, a lower one after [`GRACE`]. Limits that are
+    /// the same as before change nothing: what waits does not wait longer.
     fn change(&mut self, wanted: Retention, now: Instant) {
         let before = self.at(now);
+        if wanted == self.wanted {
+            return;
+        }
         let highest = |one: Option<u64>, other: Option<u64>| one.zip(other).map(|(one, other)| one.max(other));
         self.in_force = Retention {
             age_ns: highest(before.age_ns, wanted.age_ns),
@@ -190,6 +198,16 @@ mod tests {
         limits.change(of(Some(4), Some(7)), now + GRACE / 2);
         assert_eq!(limits.at(now + GRACE), of(Some(20), None));
         assert_eq!(limits.at(now + GRACE * 3 / 2), of(Some(4), Some(7)));
+    }
+
+    #[test]
+    fn a_reload_that_changes_no_limit_does_not_delay_a_lower_one() {
+        let of = |bytes| Retention { bytes: Some(bytes), ..Retention::default() };
+        let (now, mut limits) = (Instant::now(), Limits::new(of(9)));
+        limits.change(of(5), now);
+        limits.change(of(5), now + GRACE / 2);
+        assert_eq!(limits.at(now + GRACE / 2), of(9));
+        assert_eq!(limits.at(now + GRACE), of(5));
     }
 
     #[test]

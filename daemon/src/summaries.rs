@@ -73,7 +73,7 @@ pub struct JobFigures {
     pub epochs: u64,
     /// Steps that the furthest rank has completed.
     pub steps: u64,
-    /// Events stored.
+    /// Events received, including those that retention has removed.
     pub events: u64,
     /// Events dropped.
     pub dropped: u64,

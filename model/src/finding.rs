@@ -313,6 +313,9 @@ pub enum EvidenceValue {
 /// Between a finding's title and the words about when the device is full.
 const HORIZON: &str = "; out of memory ";
 
+/// Selects the finding's job in a command of its advice; [`Finding::name_job`] puts the job's name there.
+pub const JOB_FLAG: &str = "--job JOB";
+
 /// A problem: its place, its ranks, its severity, and the remedy.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Finding {
@@ -381,6 +384,13 @@ pub struct Finding {
 }
 
 impl Finding {
+    /// Puts the job into the commands of the advice, so that they cannot select another job. `job` is a word of a shell.
+    pub fn name_job(&mut self, job: &str) {
+        if self.advice.contains(JOB_FLAG) {
+            self.advice = self.advice.replace(JOB_FLAG, &format!("--job {job}"));
+        }
+    }
+
     /// A finding with no other facts yet.
     #[must_use]
     pub fn new(kind: FindingKind, severity: Severity, confidence: f64, ranks: Vec<u32>) -> Self {

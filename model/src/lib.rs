@@ -38,7 +38,7 @@ pub use bytes::HumanBytes;
 pub use completeness::{Completeness, Dropped};
 pub use counters::{Counters, Peaks};
 pub use event::{Action, DeviceIndex, Event, PoolId};
-pub use finding::{EvidenceValue, Finding, FindingKind, Growth, Moment, Pattern, Rate, Severity};
+pub use finding::{EvidenceValue, Finding, FindingKind, Growth, JOB_FLAG, Moment, Pattern, Rate, Severity};
 pub use fingerprint::Fingerprint;
 pub use foresight::{Foresight, Sight};
 pub use holders::{

@@ -267,7 +267,7 @@ fn of_exception(name: &str, message: &str) -> &'static str {
         return "a DataLoader worker died: of memory (fewer workers, smaller prefetch_factor), of a full /dev/shm, or of an error in the data set; num_workers=0 shows the traceback";
     }
     if says(&["timeout", "timed out", "watchdog"]) {
-        return "a peer did not reach the same collective: it hung, died, or took another path; `memctl timeline` shows which rank stopped allocating first, TORCH_DISTRIBUTED_DEBUG=DETAIL which collective differs";
+        return "a peer did not reach the same collective: it hung, died, or took another path; `memctl timeline --job JOB` shows which rank stopped allocating first, TORCH_DISTRIBUTED_DEBUG=DETAIL which collective differs";
     }
     if name.starts_with("Dist") || says(&["nccl", "gloo", "closed by peer", "connection reset"]) {
         return "another rank or the network between them failed: look for the rank that ended first; NCCL_DEBUG=WARN names the link";

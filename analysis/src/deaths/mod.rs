@@ -8,7 +8,7 @@
 
 mod cause;
 
-use memctl_model::{EvidenceValue, Finding, FindingKind, Moment, Severity};
+use memctl_model::{EvidenceValue, Finding, FindingKind, JOB_FLAG, Moment, Severity};
 
 pub use cause::{CauseOfDeath, says_out_of_memory};
 
@@ -70,10 +70,36 @@ struct Incident<'a> {
     last_ns: u64,
 }
 
-/// Finds which process died of which cause. `known` is the number of ranks that were seen in the job. `goes_on` is
-/// whether other processes still run or ended successfully.
+/// What is known of the processes that did not fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Others {
+    /// There are none: every process failed or was lost.
+    None,
+    /// At least one runs as far as is known. The time is that of the last data of such a process, in ns since the Unix
+    /// epoch.
+    Running(u64),
+    /// None runs, and at least one ended successfully.
+    Finished,
+}
+
+impl Others {
+    /// The words about them after an incident. Processes that run soon after a death may end of it later, so only later
+    /// data shows that they continued.
+    fn after(self, incident: &Incident<'_>) -> Option<&'static str> {
+        match self {
+            Self::None => None,
+            Self::Running(heard_ns) if heard_ns > incident.last_ns.saturating_add(NEAR_NS) => {
+                Some("the others continued")
+            }
+            Self::Running(_) => Some("the others were still running then"),
+            Self::Finished => Some("the others finished"),
+        }
+    }
+}
+
+/// Finds which process died of which cause. `known` is the number of ranks that were seen in the job.
 #[must_use]
-pub fn tell(deaths: &[Death], known: usize, goes_on: bool) -> Incidents {
+pub fn tell(deaths: &[Death], known: usize, others: Others) -> Incidents {
     let mut told = Incidents::default();
     for (number, incident) in incidents(deaths).iter().enumerate() {
         let finding = match incident.own.first() {
@@ -81,8 +107,8 @@ pub fn tell(deaths: &[Death], known: usize, goes_on: bool) -> Incidents {
                 told.after_oom.extend(after_oom(death.rank, incident, known));
                 beside_oom(incident, known)
             }
-            Some(first) => Some(died(first, incident, known, goes_on)),
-            None => stopped(incident, known, goes_on),
+            Some(first) => Some(died(first, incident, known, others)),
+            None => stopped(incident, known, others),
         };
         told.findings.extend(finding.map(|finding| Finding {
             // The same incident keeps the same finding, regardless of which process is found to have died first.
@@ -128,7 +154,7 @@ fn incidents(deaths: &[Death]) -> Vec<Incident<'_>> {
 }
 
 /// The finding for an incident in which at least one process died of its own cause.
-fn died(first: &Dead<'_>, incident: &Incident<'_>, known: usize, goes_on: bool) -> Finding {
+fn died(first: &Dead<'_>, incident: &Incident<'_>, known: usize, unharmed: Others) -> Finding {
     let key = first.cause.key();
     let alike: Vec<u32> = numbers(incident.own.iter().filter(|dead| dead.cause.key() == key));
     let others: Vec<&Dead<'_>> = incident.own.iter().filter(|dead| dead.cause.key() != key).collect();
@@ -146,8 +172,9 @@ fn died(first: &Dead<'_>, incident: &Incident<'_>, known: usize, goes_on: bool) 
     if title.ends_with(',') {
         title.pop();
     }
-    title.push_str(&tail(incident, &others, known, goes_on));
-    let severity = if took_along || (goes_on && known > 1) { Severity::Critical } else { Severity::Warning };
+    title.push_str(&tail(incident, &others, known, unharmed));
+    let severity =
+        if took_along || (unharmed != Others::None && known > 1) { Severity::Critical } else { Severity::Warning };
     let mut evidence = vec![
         ("cause".to_owned(), EvidenceValue::Text(first.cause.name().to_owned())),
         ("died_first".to_owned(), EvidenceValue::Count(u64::from(first.death.rank))),
@@ -158,7 +185,7 @@ fn died(first: &Dead<'_>, incident: &Incident<'_>, known: usize, goes_on: bool) 
         title,
         explanation: explanation(first, incident),
         advice: format!(
-            "{}; `memctl sites --rank {} --end` shows what it held.",
+            "{}; `memctl sites {JOB_FLAG} --rank {} --end` shows what it held.",
             opening_letter(first.cause.advice()),
             first.death.rank
         ),
@@ -169,7 +196,7 @@ fn died(first: &Dead<'_>, incident: &Incident<'_>, known: usize, goes_on: bool) 
 }
 
 /// The finding for an incident in which all processes were stopped, or lost a peer that was not recorded.
-fn stopped(incident: &Incident<'_>, known: usize, goes_on: bool) -> Option<Finding> {
+fn stopped(incident: &Incident<'_>, known: usize, others: Others) -> Option<Finding> {
     let first = incident.after.first()?;
     let all = numbers(incident.after.iter());
     let who = opening(&ranks(&all, known));
@@ -179,7 +206,7 @@ fn stopped(incident: &Incident<'_>, known: usize, goes_on: bool) -> Option<Findi
         false => format!("{who} ended {}{}", first.cause.words(), at(first.death)),
     };
     let by_hand = incident.after.iter().all(|dead| matches!(dead.cause.key().as_str(), "KeyboardInterrupt" | "SIGINT"));
-    let severity = match (goes_on && known > all.len(), by_hand) {
+    let severity = match (others != Others::None && known > all.len(), by_hand) {
         (true, _) => Severity::Critical,
         (false, true) => Severity::Info,
         (false, false) => Severity::Warning,
@@ -201,7 +228,7 @@ fn stopped(incident: &Incident<'_>, known: usize, goes_on: bool) -> Option<Findi
 }
 
 fn after_oom(rank: u32, incident: &Incident<'_>, known: usize) -> Option<AfterOom> {
-    let tail = tail(incident, &[], known, false);
+    let tail = tail(incident, &[], known, Others::None);
     let sentence = tail.strip_prefix("; ")?;
     Some(AfterOom { rank, sentence: format!("Consequences: {sentence}.") })
 }
@@ -215,11 +242,11 @@ fn beside_oom(incident: &Incident<'_>, known: usize) -> Option<Finding> {
         .map(|dead| Dead { death: dead.death, cause: dead.cause.clone() })
         .collect();
     let alone = Incident { own, after: Vec::new(), last_ns: incident.last_ns };
-    alone.own.first().map(|first| died(first, &alone, known, false))
+    alone.own.first().map(|first| died(first, &alone, known, Others::None))
 }
 
 /// What happened to the other processes.
-fn tail(incident: &Incident<'_>, others: &[&Dead<'_>], known: usize, goes_on: bool) -> String {
+fn tail(incident: &Incident<'_>, others: &[&Dead<'_>], known: usize, unharmed: Others) -> String {
     let mut parts = Vec::new();
     let mut named: Vec<String> = Vec::new();
     for dead in others {
@@ -248,8 +275,8 @@ fn tail(incident: &Incident<'_>, others: &[&Dead<'_>], known: usize, goes_on: bo
         let behind = if own == 1 { "it" } else { "them" };
         parts.push(format!("{} {} stopped after {behind}", who(&stopped), verb(&stopped)));
     }
-    if parts.is_empty() && goes_on && own < known {
-        parts.push("the others continued".to_owned());
+    if parts.is_empty() && own < known {
+        parts.extend(unharmed.after(incident).map(str::to_owned));
     }
     parts.into_iter().fold(String::new(), |text, part| text + "; " + &part)
 }

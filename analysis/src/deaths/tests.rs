@@ -15,18 +15,20 @@ fn death(rank: u32, seconds: f64, failure: &str) -> Death {
     }
 }
 
+/// The others were heard of long after the deaths of these tests.
+const RUNNING: Others = Others::Running(10_000 * S);
 const TERM: &str = "killed by signal 15 (SIGTERM)";
 const KILL: &str = "killed by signal 9 (SIGKILL)";
 
-fn titles(deaths: &[Death], known: usize, goes_on: bool) -> Vec<String> {
-    tell(deaths, known, goes_on).findings.into_iter().map(|finding| finding.title).collect()
+fn titles(deaths: &[Death], known: usize, others: Others) -> Vec<String> {
+    tell(deaths, known, others).findings.into_iter().map(|finding| finding.title).collect()
 }
 
 #[test]
 fn a_rank_that_is_killed_takes_the_others_along_in_one_finding() {
     // The launcher's report about the other ranks may arrive before the dead rank's own.
     let deaths = [death(2, 10.0, TERM), death(0, 10.2, TERM), death(3, 10.1, KILL), death(1, 10.3, TERM)];
-    let told = tell(&deaths, 4, false);
+    let told = tell(&deaths, 4, Others::None);
     let [found] = told.findings.as_slice() else { panic!("{told:#?}") };
     assert_eq!(found.title, "Rank 3 died first, by SIGKILL, at step 66 of epoch 1; the others were stopped after it");
     assert_eq!((found.ranks.as_slice(), found.severity), (&[3][..], Severity::Critical));
@@ -37,7 +39,7 @@ fn a_rank_that_is_killed_takes_the_others_along_in_one_finding() {
 fn a_thousand_ranks_are_one_finding() {
     let mut deaths: Vec<Death> = (0..1024).rev().map(|rank| death(rank, 20.0, TERM)).collect();
     deaths[5].failure = Some("ValueError: no such file".into());
-    let told = tell(&deaths, 1024, false);
+    let told = tell(&deaths, 1024, Others::None);
     assert_eq!(told.findings.len(), 1);
     assert_eq!(
         told.findings[0].title,
@@ -51,7 +53,7 @@ fn peers_whose_collectives_failed_are_no_cause() {
     let gloo = "RuntimeError: [pair.cc:547] Connection closed by peer [127.0.0.1]:1234";
     let deaths = [death(0, 9.9, gloo), death(1, 10.0, "killed by signal 11 (SIGSEGV)"), death(2, 10.4, TERM)];
     assert_eq!(
-        titles(&deaths, 4, true),
+        titles(&deaths, 4, RUNNING),
         [
             "Rank 1 died first, by SIGSEGV, at step 66 of epoch 1; rank 0 lost it as a peer and ended too; rank 2 was stopped after it"
         ]
@@ -61,32 +63,35 @@ fn peers_whose_collectives_failed_are_no_cause() {
 #[test]
 fn the_same_end_on_all_ranks_is_told_once() {
     let deaths: Vec<Death> = (0..4).map(|rank| death(rank, 5.0 + f64::from(rank), "ValueError: shapes")).collect();
-    assert_eq!(titles(&deaths, 4, false), ["All 4 ranks failed with ValueError: shapes at step 66 of epoch 1"]);
+    assert_eq!(titles(&deaths, 4, Others::None), ["All 4 ranks failed with ValueError: shapes at step 66 of epoch 1"]);
 }
 
 #[test]
 fn a_job_that_was_stopped_from_outside_has_no_rank_to_blame() {
     let deaths: Vec<Death> = (0..4).map(|rank| death(rank, 5.0, TERM)).collect();
-    let told = tell(&deaths, 4, false);
+    let told = tell(&deaths, 4, Others::None);
     assert_eq!(told.findings[0].title, "All 4 ranks were stopped by SIGTERM at step 66 of epoch 1");
     assert_eq!(told.findings[0].severity, Severity::Warning);
     assert!(!told.findings[0].advice.contains("dmesg"), "{}", told.findings[0].advice);
     let by_hand: Vec<Death> = (0..2).map(|rank| death(rank, 5.0, "KeyboardInterrupt")).collect();
-    assert_eq!(tell(&by_hand, 2, false).findings[0].severity, Severity::Info);
+    assert_eq!(tell(&by_hand, 2, Others::None).findings[0].severity, Severity::Info);
 }
 
 #[test]
 fn who_ran_out_of_memory_is_told_elsewhere_with_what_followed() {
     let oom = "out of memory: CUDA out of memory. Tried to allocate 2.00 GiB";
-    let told = tell(&[death(1, 5.0, oom), death(0, 5.1, TERM), death(2, 5.2, TERM)], 3, false);
+    let told = tell(&[death(1, 5.0, oom), death(0, 5.1, TERM), death(2, 5.2, TERM)], 3, Others::None);
     assert!(told.findings.is_empty(), "{told:#?}");
     assert_eq!(
         told.after_oom,
         [AfterOom { rank: 1, sentence: "Consequences: the others were stopped after it.".into() }]
     );
     // An illegal access is not an out of memory.
-    let told =
-        tell(&[death(0, 5.0, "AcceleratorError: CUDA error: an illegal memory access was encountered")], 1, false);
+    let told = tell(
+        &[death(0, 5.0, "AcceleratorError: CUDA error: an illegal memory access was encountered")],
+        1,
+        Others::None,
+    );
     assert_eq!(told.findings.len(), 1);
 }
 
@@ -94,12 +99,37 @@ fn who_ran_out_of_memory_is_told_elsewhere_with_what_followed() {
 fn what_is_far_apart_is_two_incidents() {
     let deaths = [death(3, 10.0, KILL), death(1, 4000.0, "ValueError: x")];
     assert_eq!(
-        titles(&deaths, 4, true),
+        titles(&deaths, 4, RUNNING),
         [
             "Rank 3 ended by SIGKILL at step 66 of epoch 1; the others continued",
             "Rank 1 failed with ValueError: x at step 66 of epoch 1; the others continued"
         ]
     );
-    let found = tell(&deaths, 4, true).findings;
+    let found = tell(&deaths, 4, RUNNING).findings;
     assert_ne!(found[0].fingerprint("job"), found[1].fingerprint("job"));
+}
+
+#[test]
+fn whether_the_others_continue_is_known_only_later() {
+    let first = death(1, 10.0, KILL);
+    let only = |others| tell(std::slice::from_ref(&first), 2, others).findings.remove(0);
+    let at_once = only(Others::Running(10 * S));
+    assert_eq!(at_once.title, "Rank 1 ended by SIGKILL at step 66 of epoch 1; the others were still running then");
+    assert_eq!(
+        only(Others::Running(200 * S)).title,
+        "Rank 1 ended by SIGKILL at step 66 of epoch 1; the others continued"
+    );
+    assert_eq!(only(Others::Finished).title, "Rank 1 ended by SIGKILL at step 66 of epoch 1; the others finished");
+    // When the launcher has stopped the other one, the same finding reports this.
+    let later = tell(&[first.clone(), death(0, 10.1, TERM)], 2, Others::None).findings.remove(0);
+    assert_eq!(later.title, "Rank 1 died first, by SIGKILL, at step 66 of epoch 1; rank 0 was stopped after it");
+    assert_eq!(later.fingerprint("job"), at_once.fingerprint("job"));
+}
+
+#[test]
+fn the_command_of_the_advice_selects_the_job() {
+    let mut found = tell(&[death(1, 10.0, KILL)], 2, RUNNING).findings.remove(0);
+    found.name_job("'vit#2'");
+    let command = "`memctl sites --job 'vit#2' --rank 1 --end`";
+    assert!(found.advice.contains(command), "{}", found.advice);
 }

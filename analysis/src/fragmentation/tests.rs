@@ -198,7 +198,7 @@ fn old_blocks_strand_what_lies_beside_them() {
     );
     assert_eq!(
         found.advice,
-        "Allocate what lives long (remember (train.py:57)) before short-lived tensors, or in one tensor; `memctl what-if` replays the job under other allocator settings."
+        "Allocate what lives long (remember (train.py:57)) before short-lived tensors, or in one tensor; `memctl what-if --job JOB` replays the job under other allocator settings."
     );
     // Blocks of the step under way are freed with it.
     let young: Vec<SegmentState> = (1..11).map(|at| segment(at << 40, 0, &[2, -98], 2, 9)).collect();

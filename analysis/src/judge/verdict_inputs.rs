@@ -153,6 +153,8 @@ pub struct VerdictInputs<'a> {
     pub activity: Activity,
     /// Whether one of its requests or processes failed.
     pub failed: bool,
+    /// Whether running processes may be searched for the holders of memory.
+    pub holders_allowed: bool,
 }
 
 /// A course with related ones: the devices that show the same, and other courses of its device in the same state.

@@ -114,7 +114,7 @@ fn free_bytes_in_pieces_are_fragmentation() {
     );
     assert_eq!(
         found.advice,
-        "384 blocks of forward (model.py:12) lie between the holes: free them together, keep them in one tensor, or allocate the large tensor first; `memctl what-if` replays the job under other allocator settings."
+        "384 blocks of forward (model.py:12) lie between the holes: free them together, keep them in one tensor, or allocate the large tensor first; `memctl what-if --job JOB` replays the job under other allocator settings."
     );
 }
 

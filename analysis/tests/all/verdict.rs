@@ -52,6 +52,7 @@ fn of(process: &Process, activity: Activity, beside: Vec<Finding>) -> Verdict {
     let (judged, not_judged) = judged(&watches);
     let courses = Courses::of(&watches);
     verdict(&VerdictInputs {
+        holders_allowed: true,
         courses: &courses,
         findings: &found,
         judged: &judged,

@@ -39,7 +39,7 @@ pub fn questions(report: &Report, usage: Option<&Usage>, replay: Option<&Advice>
             commands: main.map_or_else(Vec::new, |finding| asking(report, finding, flags)),
             ..Question::new("Which line, and which pattern?", pattern(report, main, &remedy))
         },
-        change(report, main, &remedy, replay),
+        change(report, main, &remedy, replay, flags),
         proof(report, main, &remedy, usage, flags),
     ]
 }
@@ -291,7 +291,7 @@ fn asking(report: &Report, finding: &Finding, flags: &str) -> Vec<String> {
     if can_say { vec![command("holders", &report.job, "", flags)] } else { Vec::new() }
 }
 
-fn change(report: &Report, main: Option<&Finding>, remedy: &Remedy, replay: Option<&Advice>) -> Question {
+fn change(report: &Report, main: Option<&Finding>, remedy: &Remedy, replay: Option<&Advice>, flags: &str) -> Question {
     let title = "What to change?";
     let Some(finding) = main else {
         let text = match (report.scope.inconclusive(), grows_without_finding(report)) {
@@ -300,8 +300,9 @@ fn change(report: &Report, main: Option<&Finding>, remedy: &Remedy, replay: Opti
                 let place =
                     verdict.site.as_ref().map_or_else(String::new, |site| format!(" what {} allocates", place(site)));
                 let what = if place.is_empty() { " the growing memory" } else { &place };
+                let sites = command("sites", &report.job, "", flags);
                 format!(
-                    "Nothing, if what holds the memory is bounded. Otherwise look for what keeps{what}: `memctl sites` shows whose it is."
+                    "Nothing, if what holds the memory is bounded. Otherwise look for what keeps{what}: `{sites}` shows whose it is."
                 )
             }
             (Some(not), None) => not_to_be_told(not),

@@ -31,10 +31,10 @@ pub fn alerts(alerts: &Alerts, screen: &Screen) -> String {
             left("SEVERITY", 1),
             left("RULE", 0),
             left("JOB", 0),
-            left("RANKS", 3),
-            right("SINCE", 2),
-            left("SILENCED BY", 4),
-            left("NOTIFIED", 5),
+            left("RANKS", 4),
+            right("SINCE", 3),
+            left("SILENCED BY", 5),
+            left("NOTIFIED", 2),
         ]);
         for alert in &alerts.alerts {
             table.toned(row(alert, alerts.view.now));
@@ -119,11 +119,16 @@ fn row(alert: &Alert, now: Time) -> Vec<(String, Option<Tone>)> {
         .iter()
         .map(|it| format!("{} {}", it.receiver, phase_in_words(it.notified, it.last_error.is_some())))
         .collect();
+    // The job may have later runs, which resolved the alert.
+    let job = match (alert.state, alert.run) {
+        (Phase::Resolved, Some(run)) => format!("{}#{run}", alert.job),
+        _ => alert.address(),
+    };
     vec![
         (alert.state.name().to_owned(), tone),
         (severity.name().to_owned(), None),
         (alert.rule.clone(), Some(Tone::Strong)),
-        (alert.address(), None),
+        (job, None),
         (format!("{listed}{more}"), None),
         (time::duration(now.0.saturating_sub(alert.entered().0)), None),
         (alert.silenced_by.clone().unwrap_or_default(), None),
@@ -217,7 +222,7 @@ pub(crate) mod tests {
     use std::collections::BTreeMap;
 
     use memctl_answers::SCHEMA;
-    use memctl_answers::alerts::View;
+    use memctl_answers::alerts::{Receiver, View};
     use memctl_answers::format::id::Id;
     use memctl_model::Severity;
 
@@ -260,6 +265,21 @@ pub(crate) mod tests {
         let view = View { now: Time(0), hint: Some("--token-file t".to_owned()), may_silence };
         let alerts = Alerts { schema: SCHEMA, alerts, refused: 0, given_up: 0, jobs: None, view };
         alerts.page(&Screen { columns: Some(80), unicode: true, colour: false })
+    }
+
+    #[test]
+    fn a_resolved_alert_names_its_run_and_a_narrow_table_shows_who_was_notified() {
+        let hook = Receiver {
+            receiver: "hook".into(),
+            notified: Some(Phase::Resolved),
+            notified_at: Some(Time(0)),
+            given_up: 0,
+            last_error: None,
+        };
+        let resolved = Alert { state: Phase::Resolved, receivers: vec![hook], ..firing() };
+        let silenced = Alert { silenced_by: Some("0123456789abcdef".into()), ..firing() };
+        let page = page_of(vec![resolved, silenced], false);
+        assert!(page.contains("vit#1") && page.contains("NOTIFIED") && page.contains("hook resolved"), "{page}");
     }
 
     #[test]

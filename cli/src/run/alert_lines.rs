@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use memctl_answers::access::{Caller, Role};
 use memctl_answers::alerts::{Alert, Alerts};
 use memctl_answers::format::id::Id;
 use memctl_answers::wire::from_wire;
@@ -17,6 +18,7 @@ use tonic::Code;
 
 use super::say;
 use crate::args::Global;
+use crate::client::caller;
 use crate::connect::{self, WhenMissing};
 use crate::exit::Outcome;
 use crate::hosting;
@@ -71,6 +73,11 @@ async fn firing(global: &Global) -> Answer {
         Err(failure) if failure.outcome == Outcome::NotAllowed => return Answer::NotAllowed,
         Err(_) => return Answer::None,
     };
+    // The request of a caller that may not read would be refused, and the daemon's log would have a warning.
+    if let Ok(Some(Caller { role: Role::Agent, .. })) = caller(&connection).await {
+        connection.close().await;
+        return Answer::NotAllowed;
+    }
     let answer = AlertsClient::new(connection.asking()).list_alerts(v1::ListAlertsRequest { firing_only: true }).await;
     connection.close().await;
     match answer {

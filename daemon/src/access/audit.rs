@@ -1,8 +1,8 @@
 //! The audit log: deletions, silences, tokens created or revoked, tests of receivers, and refused attempts at these.
 //!
 //! Guarantees: each of these actions has an entry in the store and a log line with target `audit`. Other refused calls
-//! have only the log line. Texts are cut and have no control characters. Repeated refusals of one caller are recorded at
-//! most once a second, so that they do not load the store. Refusals of unknown callers, however many, never prevent the
+//! have only the log line. Texts are cut and have no control characters. A repeated refusal of one caller is recorded at
+//! most once a second, and at most eight different ones, so that they do not load the store. Refusals of unknown callers, however many, never prevent the
 //! record of a known caller's refusal. Entries contain no secrets.
 
 use std::collections::HashMap;
@@ -17,8 +17,10 @@ use crate::store::{AuditRow, Store};
 const TEXT_MAX: usize = 512;
 /// At most one refusal of a caller's action is recorded within this time.
 const REFUSED_EVERY: Duration = Duration::from_secs(1);
-/// The most callers that are remembered for this limit.
-const CALLERS_MAX: usize = 1_024;
+/// The most refusals that are remembered for this limit.
+const REMEMBERED_MAX: usize = 1_024;
+/// The most different refusals of one caller that are recorded within this time.
+const PER_CALLER_MAX: usize = 8;
 
 /// The audit log; see the module.
 pub struct Audit {
@@ -27,17 +29,19 @@ pub struct Audit {
     turned_away: Recent,
 }
 
-/// Callers and actions that were refused recently.
+/// Refusals that were recorded recently: the caller, and what was refused.
 #[derive(Default)]
 struct Recent(Mutex<HashMap<(String, String), Instant>>);
 
 impl Recent {
-    /// Whether this refusal must be recorded, because the last such refusal is long enough ago.
-    fn is_news(&self, from: &str, action: &str) -> bool {
+    /// Whether this refusal must be recorded, because the last such refusal is long enough ago and the caller had few
+    /// others.
+    fn is_news(&self, from: &str, what: &str) -> bool {
         let mut refused = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         refused.retain(|_, since| since.elapsed() < REFUSED_EVERY);
-        let key = (from.to_owned(), action.to_owned());
-        if refused.len() >= CALLERS_MAX || refused.contains_key(&key) {
+        let key = (from.to_owned(), what.to_owned());
+        let of_caller = refused.keys().filter(|(caller, _)| caller == from).count();
+        if refused.len() >= REMEMBERED_MAX || of_caller >= PER_CALLER_MAX || refused.contains_key(&key) {
             return false;
         }
         refused.insert(key, Instant::now());
@@ -61,7 +65,7 @@ impl Audit {
 
     /// Records a refusal.
     pub async fn refused(&self, caller: &Caller, action: &str, subject: &str, why: &str) {
-        if !self.refused.is_news(&caller.name, action) {
+        if !self.refused.is_news(&caller.name, &plain(&format!("{action} {subject} {why}"))) {
             return;
         }
         let (name, peer, tenant) = (&caller.name, &caller.peer, caller.tenant_name());
@@ -112,7 +116,7 @@ mod tests {
         let audit = Audit::new(store.clone());
         let caller = Caller::owner("uid 1000", "here");
         audit.done(&caller, "DeleteJob", "vit\nforged", "2 sessions").await;
-        for number in 0..2 * CALLERS_MAX {
+        for number in 0..2 * REMEMBERED_MAX {
             audit.turned_away(&format!("2001:db8::{number:x}"), "GetReport", "this is not a token");
         }
         for _ in 0..100 {
@@ -120,6 +124,15 @@ mod tests {
         }
         let entries = store.audit_in(&Scope::All, 1_000).await.unwrap();
         assert!((1..=2).contains(&entries.iter().filter(|entry| entry.refused).count()), "{entries:?}");
+        for number in 0..10 * PER_CALLER_MAX {
+            audit.refused(&caller, "RevokeToken", &format!("token {number}"), "no").await;
+        }
+        let entries = store.audit_in(&Scope::All, 1_000).await.unwrap();
+        let revoked = entries.iter().filter(|entry| entry.action == "RevokeToken").count();
+        assert!(
+            (2..6 * PER_CALLER_MAX).contains(&revoked),
+            "different subjects are recorded, a flood is not: {revoked}"
+        );
         let done: Vec<_> = entries.iter().filter(|entry| !entry.refused).collect();
         assert_eq!(done.len(), 1);
         assert_eq!((done[0].subject.as_str(), done[0].tenant.as_str()), ("vit forged", "*"));

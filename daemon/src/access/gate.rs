@@ -22,7 +22,7 @@ use tonic::codegen::http::{HeaderMap, Request, Response, StatusCode, header};
 use super::rights::{Need, need};
 use super::settings::{Access, Grant, scope};
 use super::tokens::{Token, Tokens};
-use super::{Audit, Caller, Proof, Role};
+use super::{Audit, Caller, Proof, Role, subject};
 use crate::clock::now_ns;
 use crate::listen::{Admission, ClientCertificate, Peer};
 use crate::store::{Scope, Store, StoreError, TokenRow};
@@ -140,11 +140,17 @@ impl Gate {
         self.inner.tokens.any().await
     }
 
-    /// Admits a call, or returns the reason for the refusal.
+    /// Admits a call, or returns the reason for the refusal. `subject` is awaited only if a refusal is recorded.
     ///
     /// # Errors
     /// See [`Refusal`].
-    pub async fn admit(&self, peer: Option<&Peer>, path: &str, headers: &HeaderMap) -> Result<Caller, Refusal> {
+    pub async fn admit(
+        &self,
+        peer: Option<&Peer>,
+        path: &str,
+        headers: &HeaderMap,
+        subject: impl Future<Output = String>,
+    ) -> Result<Caller, Refusal> {
         let Some(need) = need(path) else {
             return Err(Refusal::Denied("there is no such call, or no role may make it".into()));
         };
@@ -154,25 +160,23 @@ impl Gate {
         }
         // The route of a job's views ends with placeholders.
         let action = path.rsplit('/').find(|part| !part.starts_with('{')).unwrap_or(path);
-        let caller = match self.caller(peer, headers).await {
+        let mut caller = match self.caller(peer, headers).await {
             Err(Refusal::Unauthenticated(why)) => {
                 self.inner.audit.turned_away(&host(peer), action, &why);
                 return Err(Refusal::Unauthenticated(why));
             }
             found => found?,
         };
-        if caller.may(need) {
-            return Ok(caller);
-        }
-        let way_out = match (caller.role, need) {
-            (Role::Agent, Need::Read) => {
-                "; an agent writes and does not read: ask with another token (`memctl token create NAME --role reader`)"
+        let why = match named_scope(&caller, headers) {
+            Err(why) => why,
+            Ok(named) if caller.may(need) => {
+                caller.scope = named;
+                return Ok(caller);
             }
-            _ => "",
+            Ok(_) => lacks_role(&caller, need, action),
         };
-        let why = format!("{} is {}; {action} takes {}{way_out}", caller.name, caller.role.name(), need.in_words());
         if need.is_audited() {
-            self.inner.audit.refused(&caller, action, "", &why).await;
+            self.inner.audit.refused(&caller, action, &subject.await, &why).await;
         } else {
             self.inner.audit.turned_away(&caller.name, action, &why);
         }
@@ -233,13 +237,12 @@ impl Gate {
         let Some(peer) = peer else {
             return Err(Refusal::Unauthenticated("the connection does not identify its peer".into()));
         };
-        let caller = match (peer, headers.get(header::AUTHORIZATION)) {
-            (Peer::Embedded, _) => Caller::owner("this process", peer.to_string()),
-            (_, Some(value)) => self.of_token(peer, value.to_str().unwrap_or_default()).await?,
-            (Peer::Unix { uid, .. }, None) => self.of_uid(peer, *uid)?,
-            (Peer::Tcp { .. }, None) => self.of_tcp(peer).await?,
-        };
-        narrowed(caller, headers)
+        match (peer, headers.get(header::AUTHORIZATION)) {
+            (Peer::Embedded, _) => Ok(Caller::owner("this process", peer.to_string())),
+            (_, Some(value)) => self.of_token(peer, value.to_str().unwrap_or_default()).await,
+            (Peer::Unix { uid, .. }, None) => self.of_uid(peer, *uid),
+            (Peer::Tcp { .. }, None) => self.of_tcp(peer).await,
+        }
     }
 
     async fn of_token(&self, peer: &Peer, value: &str) -> Result<Caller, Refusal> {
@@ -349,19 +352,30 @@ fn host(peer: Option<&Peer>) -> String {
     }
 }
 
-/// Restricts the caller to the tenant that the request names.
-fn narrowed(mut caller: Caller, headers: &HeaderMap) -> Result<Caller, Refusal> {
-    let Some(wanted) = headers.get(TENANT_HEADER) else { return Ok(caller) };
-    let wanted = scope(wanted.to_str().unwrap_or_default()).map_err(Refusal::Denied)?;
+/// The caller's scope, restricted to the tenant that the request names.
+fn named_scope(caller: &Caller, headers: &HeaderMap) -> Result<Scope, String> {
+    let Some(wanted) = headers.get(TENANT_HEADER) else { return Ok(caller.scope.clone()) };
+    let wanted = scope(wanted.to_str().unwrap_or_default())?;
     if caller.scope != Scope::All && wanted != caller.scope {
-        return Err(Refusal::Denied(format!(
-            "{} belongs to tenant {}; leave out --tenant, or use a token of another tenant",
+        return Err(format!(
+            "tenant {} was requested, but {} belongs to tenant {}; leave out --tenant, or use a token of another tenant",
+            wanted.name().unwrap_or("*"),
             caller.name,
             caller.tenant_name()
-        )));
+        ));
     }
-    caller.scope = wanted;
-    Ok(caller)
+    Ok(wanted)
+}
+
+/// The reason why the caller's role does not suffice.
+fn lacks_role(caller: &Caller, need: Need, action: &str) -> String {
+    let way_out = match (caller.role, need) {
+        (Role::Agent, Need::Read) => {
+            "; an agent writes and does not read: ask with another token (`memctl token create NAME --role reader`)"
+        }
+        _ => "",
+    };
+    format!("{} is {}; {action} takes {}{way_out}", caller.name, caller.role.name(), need.in_words())
 }
 
 /// The layer that puts the gate in front of the services.
@@ -396,22 +410,25 @@ where
         self.inner.poll_ready(context)
     }
 
-    fn call(&mut self, mut request: Request<Body>) -> Self::Future {
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
         // The clone that `poll_ready` made ready serves this call, and a new clone takes its place.
         let fresh = self.inner.clone();
         let mut ready = std::mem::replace(&mut self.inner, fresh);
         let gate = self.gate.clone();
         Box::pin(async move {
-            let peer = Peer::of(request.extensions()).cloned();
-            match gate.admit(peer.as_ref(), request.uri().path(), request.headers()).await {
+            // Data that is held while the gate queries the store must be `Sync`, and a whole request is not.
+            let (mut head, mut body) = request.into_parts();
+            let peer = Peer::of(&head.extensions).cloned();
+            let path = head.uri.path();
+            match gate.admit(peer.as_ref(), path, &head.headers, subject::of_call(path, &mut body)).await {
                 Ok(caller) => {
-                    if need(request.uri().path()) != Some(Need::Nothing)
-                        && let Some(admission) = request.extensions().get::<Admission>()
+                    if need(path) != Some(Need::Nothing)
+                        && let Some(admission) = head.extensions.get::<Admission>()
                     {
                         admission.admitted();
                     }
-                    request.extensions_mut().insert(caller);
-                    ready.call(request).await
+                    head.extensions.insert(caller);
+                    ready.call(Request::from_parts(head, body)).await
                 }
                 Err(refusal) => Ok(Status::from(refusal).into_http()),
             }
@@ -432,6 +449,10 @@ mod tests {
         let store: Arc<dyn Store> = Arc::new(SqliteStore::in_memory().await.unwrap());
         let layer: AccessLayer = toml::from_str(access).unwrap();
         (store.clone(), Gate::new(store, Access::new(&layer).unwrap()))
+    }
+
+    async fn about() -> String {
+        "vit".to_owned()
     }
 
     fn tcp(address: &str) -> Peer {
@@ -466,29 +487,56 @@ mod tests {
         let (store, gate) = gate("").await;
         let none = HeaderMap::new();
         let near = tcp("127.0.0.1:1");
-        let anybody = gate.admit(Some(&near), DELETE, &none).await.unwrap();
+        let anybody = gate.admit(Some(&near), DELETE, &none, about()).await.unwrap();
         assert_eq!(anybody.role, Role::Admin);
         gate.still(&anybody).await.unwrap();
         for peer in [Some(&tcp("192.0.2.1:1")), Some(&unix(gate.inner.uid + 1)), None] {
-            let refused = gate.admit(peer, ASK, &none).await.unwrap_err();
+            let refused = gate.admit(peer, ASK, &none, about()).await.unwrap_err();
             assert_eq!(refused.code(), StatusCode::UNAUTHORIZED, "{peer:?}");
         }
         for peer in [unix(gate.inner.uid), unix(0), Peer::Embedded] {
-            assert_eq!(gate.admit(Some(&peer), DELETE, &none).await.unwrap().scope, Scope::All);
+            assert_eq!(gate.admit(Some(&peer), DELETE, &none, about()).await.unwrap().scope, Scope::All);
         }
         made(&store, "reader", "a").await;
         gate.forget();
-        assert!(gate.admit(Some(&near), ASK, &none).await.is_err(), "now every caller needs one");
+        assert!(gate.admit(Some(&near), ASK, &none, about()).await.is_err(), "now every caller needs one");
         assert!(gate.still(&anybody).await.is_err(), "callers admitted before are refused");
-        assert!(gate.admit(Some(&unix(gate.inner.uid)), DELETE, &none).await.is_ok(), "except the owner");
+        assert!(gate.admit(Some(&unix(gate.inner.uid)), DELETE, &none, about()).await.is_ok(), "except the owner");
     }
 
     #[tokio::test]
     async fn a_refusal_names_the_route_and_no_placeholder() {
         let (store, gate) = gate("").await;
         let (agent, _) = made(&store, "agent", "a").await;
-        let refused = gate.admit(Some(&tcp("[::1]:1")), "/api/v1/jobs/{job}/{view}", &agent).await.unwrap_err();
+        let refused =
+            gate.admit(Some(&tcp("[::1]:1")), "/api/v1/jobs/{job}/{view}", &agent, about()).await.unwrap_err();
         assert!(refused.to_string().contains("; jobs takes "), "{refused}");
+    }
+
+    #[tokio::test]
+    async fn an_attempt_at_another_tenant_is_recorded_with_its_subject() {
+        let (store, gate) = gate("").await;
+        let (admin, _) = made(&store, "admin", "nlp").await;
+        let near = tcp("[::1]:1");
+        let create = "/memctl.v1.Access/CreateToken";
+        for (call, tenant) in
+            [(create, "*"), (create, "vision"), ("/memctl.v1.Access/RevokeToken", "vision"), (DELETE, "vision")]
+        {
+            let mut headers = admin.clone();
+            headers.insert(TENANT_HEADER, tenant.parse().unwrap());
+            let refused = gate.admit(Some(&near), call, &headers, about()).await.unwrap_err();
+            assert_eq!(refused.code(), StatusCode::FORBIDDEN, "{call}");
+            assert!(refused.to_string().contains(&format!("tenant {tenant} was requested")), "{refused}");
+        }
+        let mut query = admin.clone();
+        query.insert(TENANT_HEADER, "vision".parse().unwrap());
+        assert!(gate.admit(Some(&near), ASK, &query, async { panic!("a query is not recorded") }).await.is_err());
+        // The admins of the caller's tenant see the entries.
+        let entries = store.audit_in(&Scope::One(crate::store::Tenant::named("nlp").unwrap()), 10).await.unwrap();
+        let mut actions: Vec<&str> = entries.iter().map(|entry| entry.action.as_str()).collect();
+        actions.sort_unstable();
+        assert_eq!(actions, ["CreateToken", "CreateToken", "DeleteJob", "RevokeToken"]);
+        assert!(entries.iter().all(|entry| entry.refused && entry.subject == "vit"), "{entries:?}");
     }
 
     #[tokio::test]
@@ -496,27 +544,28 @@ mod tests {
         let (store, gate) = gate("").await;
         let (reader, id) = made(&store, "reader", "a").await;
         let near = tcp("[::1]:1");
-        let caller = gate.admit(Some(&near), ASK, &reader).await.unwrap();
+        let caller = gate.admit(Some(&near), ASK, &reader, about()).await.unwrap();
         assert_eq!((caller.role, caller.scope.name()), (Role::Reader, Some("a")));
-        let refused = gate.admit(Some(&near), DELETE, &reader).await.unwrap_err();
+        let refused = gate.admit(Some(&near), DELETE, &reader, about()).await.unwrap_err();
         assert_eq!(refused.code(), StatusCode::FORBIDDEN);
-        assert_eq!(store.audit_in(&Scope::All, 10).await.unwrap()[0].action, "DeleteJob");
+        let entry = store.audit_in(&Scope::All, 10).await.unwrap().remove(0);
+        assert_eq!((entry.action.as_str(), entry.subject.as_str()), ("DeleteJob", "vit"));
         let owner = unix(gate.inner.uid);
-        assert!(gate.admit(Some(&owner), DELETE, &reader).await.is_err(), "the owner as a reader is a reader");
+        assert!(gate.admit(Some(&owner), DELETE, &reader, about()).await.is_err(), "the owner as a reader is a reader");
         for wrong in ["Bearer memctl_0_0", "Basic YTpi", "", "Bearer", "Bearer \u{e4}"] {
             let mut headers = HeaderMap::new();
             headers.insert(
                 header::AUTHORIZATION,
                 tonic::codegen::http::HeaderValue::from_bytes(wrong.as_bytes()).unwrap(),
             );
-            assert!(gate.admit(Some(&near), ASK, &headers).await.is_err(), "{wrong}");
-            assert!(gate.admit(Some(&owner), ASK, &headers).await.is_err(), "{wrong}");
+            assert!(gate.admit(Some(&near), ASK, &headers, about()).await.is_err(), "{wrong}");
+            assert!(gate.admit(Some(&owner), ASK, &headers, about()).await.is_err(), "{wrong}");
         }
         gate.still(&caller).await.unwrap();
         store.revoke_token(id, 2).await.unwrap();
         gate.forget();
         assert!(gate.still(&caller).await.is_err());
-        assert!(gate.admit(Some(&near), ASK, &reader).await.is_err());
+        assert!(gate.admit(Some(&near), ASK, &reader, about()).await.is_err());
     }
 
     #[tokio::test]
@@ -529,15 +578,18 @@ mod tests {
         };
         let user = unix(77_777);
         let none = HeaderMap::new();
-        assert_eq!(gate.admit(Some(&user), ASK, &none).await.unwrap().scope.name(), Some("a"));
-        assert!(gate.admit(Some(&user), ASK, &named(&none, "a")).await.is_ok());
+        assert_eq!(gate.admit(Some(&user), ASK, &none, about()).await.unwrap().scope.name(), Some("a"));
+        assert!(gate.admit(Some(&user), ASK, &named(&none, "a"), about()).await.is_ok());
         for other in ["b", "*", "a b"] {
-            assert!(gate.admit(Some(&user), ASK, &named(&none, other)).await.is_err(), "{other}");
+            assert!(gate.admit(Some(&user), ASK, &named(&none, other), about()).await.is_err(), "{other}");
         }
         let (admin, _) = made(&store, "admin", "*").await;
         let near = tcp("127.0.0.1:1");
-        assert_eq!(gate.admit(Some(&near), ASK, &named(&admin, "b")).await.unwrap().scope.name(), Some("b"));
-        assert!(gate.admit(Some(&near), ASK, &none).await.is_err(), "a user is named, so every caller has to be");
+        assert_eq!(gate.admit(Some(&near), ASK, &named(&admin, "b"), about()).await.unwrap().scope.name(), Some("b"));
+        assert!(
+            gate.admit(Some(&near), ASK, &none, about()).await.is_err(),
+            "a user is named, so every caller has to be"
+        );
     }
 
     #[tokio::test]
@@ -552,15 +604,15 @@ mod tests {
         };
         let push = "/memctl.v1.Ingest/Push";
         let none = HeaderMap::new();
-        let user = gate.admit(Some(&unix(77_777)), push, &none).await.unwrap();
-        let node = gate.admit(Some(&shown("node-1", Some(u64::MAX))), push, &none).await.unwrap();
+        let user = gate.admit(Some(&unix(77_777)), push, &none, about()).await.unwrap();
+        let node = gate.admit(Some(&shown("node-1", Some(u64::MAX))), push, &none, about()).await.unwrap();
         assert_eq!((node.role, node.jobs.as_str()), (Role::Agent, "train-*"));
         for caller in [&user, &node] {
             gate.still(caller).await.unwrap();
         }
-        let refused = gate.admit(Some(&shown("other", None)), push, &none).await.unwrap_err().to_string();
+        let refused = gate.admit(Some(&shown("other", None)), push, &none, about()).await.unwrap_err().to_string();
         assert!(refused.contains("(other)") && refused.contains("--token-file"), "{refused}");
-        let refused = gate.admit(Some(&shown("node-1", Some(1))), push, &none).await.unwrap_err().to_string();
+        let refused = gate.admit(Some(&shown("node-1", Some(1))), push, &none, about()).await.unwrap_err().to_string();
         assert!(refused.contains("has expired"), "{refused}");
         let put = |text: &str| gate.replace_access(Access::new(&toml::from_str(text).unwrap()).unwrap());
         put(&rows.replace("operator", "reader").replace("train-*", "other-*"));
@@ -578,7 +630,7 @@ mod tests {
     async fn health_is_for_everybody_and_what_has_no_row_for_nobody() {
         let (_, gate) = gate("tokens = 'required'").await;
         let far = tcp("192.0.2.1:1");
-        assert!(gate.admit(Some(&far), "/grpc.health.v1.Health/Check", &HeaderMap::new()).await.is_ok());
-        assert!(gate.admit(Some(&Peer::Embedded), "/memctl.v1.New/Call", &HeaderMap::new()).await.is_err());
+        assert!(gate.admit(Some(&far), "/grpc.health.v1.Health/Check", &HeaderMap::new(), about()).await.is_ok());
+        assert!(gate.admit(Some(&Peer::Embedded), "/memctl.v1.New/Call", &HeaderMap::new(), about()).await.is_err());
     }
 }

@@ -6,13 +6,15 @@
 //! Refuses: callers that cannot be authenticated.
 //!
 //! - [`rights`]: the table; [`gate`]: authentication, and the layer around the router; [`settings`]: `[access]` of the
-//!   configuration; [`tokens`]: the form of tokens and their lookup; [`audit`]: the log; `service`: the gRPC service.
+//!   configuration; [`tokens`]: the form of tokens and their lookup; [`audit`]: the log; `subject`: what a
+//!   refused call was about; `service`: the gRPC service.
 
 pub mod audit;
 pub mod gate;
 pub mod rights;
 mod service;
 pub mod settings;
+pub(crate) mod subject;
 pub mod tokens;
 
 pub use audit::Audit;

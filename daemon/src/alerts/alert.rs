@@ -304,6 +304,12 @@ impl Alert {
         }
     }
 
+    /// The run in which the finding was last seen, `vit#3`; empty if it is not known.
+    #[must_use]
+    pub fn run_name(&self) -> String {
+        if self.run == 0 { String::new() } else { format!("{}#{}", self.job, self.run) }
+    }
+
     /// Its id as 16 hexadecimal digits.
     #[must_use]
     pub fn id_text(&self) -> String {

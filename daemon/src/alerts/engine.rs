@@ -466,25 +466,16 @@ fn log(before: Option<&Alert>, after: Option<&Alert>) {
     if was == Some((after.phase, after.fired_ns)) {
         return;
     }
-    let Alert { tenant, rule, job, finding: AlertedFinding { kind, severity, title, .. }, .. } = after;
+    let Alert { tenant, rule, run, job, finding: AlertedFinding { kind, severity, title, .. }, .. } = after;
     let (id, severity, ranks) = (after.id_text(), severity.name(), after.rank_list());
+    let title = title.escape_debug();
     match after.phase {
         Phase::Firing => {
-            tracing::warn!(
-                alert = rule,
-                id,
-                tenant,
-                job,
-                kind,
-                severity,
-                ranks,
-                "alert fires: {}",
-                title.escape_debug()
-            )
+            tracing::warn!(alert = rule, id, tenant, job, run, kind, severity, ranks, "alert fires: {title}")
         }
         Phase::Resolved => {
-            tracing::info!(alert = rule, id, tenant, job, kind, severity, "alert resolved: {}", title.escape_debug())
+            tracing::info!(alert = rule, id, tenant, job, run, kind, severity, "alert resolved: {title}")
         }
-        Phase::Pending => tracing::debug!(alert = rule, id, tenant, job, kind, severity, "alert is pending"),
+        Phase::Pending => tracing::debug!(alert = rule, id, tenant, job, run, kind, severity, "alert is pending"),
     }
 }

@@ -22,8 +22,8 @@ use super::notice::Notice;
 use super::rules::Shown;
 use super::silence::EVERY_TENANT;
 use super::{Alerts, record, silence};
-use crate::access::Caller;
 use crate::access::rights::Need;
+use crate::access::{Caller, subject};
 use crate::answered::answered;
 use crate::clock::now_ns;
 use crate::store::{
@@ -104,15 +104,16 @@ impl Alerts {
         let silence = silence::made(asked, for_ns, number, now_ns).map_err(Status::invalid_argument)?;
         let put = record::put_silence(number, &silence);
         let outcomes = self.shared.store.put_alert_records(&[put]).await.map_err(failed)?;
-        let v1::Silence { id, tenant, job, kind, rule, author, ends_ns, .. } = &silence;
+        let v1::Silence { id, tenant, author, ends_ns, .. } = &silence;
         if outcomes.first() != Some(&PutOutcome::Done) {
             let most = AlertKind::Silence.most();
             return Err(Status::failed_precondition(format!(
                 "tenant {tenant} has too many silences (the limit for all tenants is {most}): remove some with `memctl alerts unsilence`"
             )));
         }
-        tracing::info!(id, job, kind, rule, author, ends_ns, "silence added");
-        let subject = format!("{id}: job {job:?}, kind {kind:?}, rule {rule:?}");
+        let about = subject::of_silence(&silence);
+        tracing::info!(id, about, author, ends_ns, "silence added");
+        let subject = format!("{id}: {about}");
         self.shared.audit.done(caller, "AddSilence", &subject, &format!("until {}", rfc3339(*ends_ns))).await;
         self.reconsider();
         Ok(listed(vec![silence]))
@@ -233,7 +234,7 @@ impl alerts_server::Alerts for Alerts {
     async fn test_receivers(&self, request: Request<v1::TestReceiversRequest>) -> Result<Response<v1::Answer>, Status> {
         let caller = Caller::of(&request)?;
         let wanted = request.into_inner().receiver;
-        let subject = wanted.clone().unwrap_or_else(|| "all".into());
+        let subject = subject::of_test(wanted.clone());
         let Ok(_only) = self.shared.testing.try_lock() else {
             return Err(Status::resource_exhausted(
                 "another test of the receivers is under way; try again when it has ended",

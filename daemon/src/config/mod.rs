@@ -253,7 +253,7 @@ fn limits(layers: &[(String, Layer)]) -> Result<IngestLimits, ConfigError> {
             // The largest item must fit, because otherwise it could never be received.
             let least = defaults.session_bytes as u64;
             if bytes < least || bytes > QUEUE_MAX {
-                Err(format!("must be at least {least}B, the size of the largest item, and at most 1GiB"))
+                Err(format!("must be at least {}MiB, the size of the largest item, and at most 1GiB", least >> 20))
             } else {
                 Ok(bytes)
             }
@@ -354,7 +354,7 @@ mod tests {
             message("retain_bytes = 'lots'"),
             "retain_bytes (from MEMCTL_…): \"lots\" is not a number of bytes such as 64MiB, 10GB or 1TiB"
         );
-        assert!(message("session_queue = '1KiB'").contains("at least"));
+        assert!(message("session_queue = '1KiB'").contains("at least 8MiB"));
         let said = message("listen = '0.0.0.0:1'");
         assert!(said.contains("--insecure") && said.contains("set --tls-cert"), "{said}");
         let said = message("listen = 'http://0.0.0.0:1'\n[tls]\ncert = '/c'\nkey = '/k'");

@@ -18,6 +18,7 @@ use std::sync::Arc;
 use memctl_analysis::churn::{self, RankChurn};
 use memctl_analysis::fragmentation::RankFragmentation;
 use memctl_analysis::{fragmentation, oom};
+use memctl_answers::naming::shell_word;
 use memctl_model::Finding;
 use memctl_proto::v1;
 
@@ -103,6 +104,12 @@ pub(crate) async fn explain(store: &Arc<dyn Store>, found: &Arc<Found>) -> Resul
     let looked: HashSet<SessionKey> = chosen.iter().map(|(session, _)| session.key).collect();
     explained.left_out = found.sessions.len().saturating_sub(looked.len()) as u32;
     Ok(explained)
+}
+
+/// Puts the job's run into the commands of advice.
+pub(crate) fn name_job(findings: &mut [Finding], found: &Found) {
+    let job = shell_word(&found.job.address().to_string());
+    findings.iter_mut().for_each(|finding| finding.name_job(&job));
 }
 
 /// Adds the names of processes to findings that have only ranks.

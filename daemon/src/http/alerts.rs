@@ -54,16 +54,7 @@ pub async fn silence(
     }
     let asked = Params::of(&uri)?;
     asked.takes(&["job", "kind", "rule", "minutes", "comment"])?;
-    let text = |name| asked.text(name).unwrap_or_default().to_owned();
-    let silence = v1::Silence {
-        job: text("job"),
-        kind: text("kind"),
-        rule: text("rule"),
-        ranks: asked.selection("*")?.ranks,
-        comment: text("comment"),
-        author: caller.name.clone(),
-        ..v1::Silence::default()
-    };
+    let silence = v1::Silence { author: caller.name.clone(), ..asked.silence()? };
     let minutes = asked.number("minutes")?.ok_or_else(|| "a silence ends: minutes=N".to_owned())?;
     let asking = Asking { room: &room, caller };
     let request =

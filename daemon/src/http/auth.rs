@@ -20,7 +20,7 @@ use super::params::Params;
 use super::{Room, plain};
 use crate::access::gate::TENANT_HEADER;
 use crate::access::rights::{Need, need};
-use crate::access::{Caller, Gate, Proof, Refusal};
+use crate::access::{Caller, Gate, Proof, Refusal, subject};
 use crate::listen::Peer;
 use crate::store::opening::{hash, same};
 
@@ -120,7 +120,8 @@ impl Authentication {
         match self {
             Self::Gate(gate) => {
                 request.bring_along();
-                let caller = gate.admit(peer, path, request.headers).await?;
+                let caller =
+                    gate.admit(peer, path, request.headers, std::future::ready(subject(path, request.uri))).await?;
                 if need(path) != Some(Need::Nothing)
                     && is_unproved(&caller, peer)
                     && !names_this_machine(request.headers)
@@ -164,6 +165,16 @@ impl Parts<'_> {
         {
             self.headers.insert(TENANT_HEADER, value);
         }
+    }
+}
+
+/// What a request is about, for the audit log. Only requests that change something are recorded.
+fn subject(path: &str, uri: &Uri) -> String {
+    let Ok(asked) = Params::of(uri) else { return String::new() };
+    match path {
+        "/api/v1/silence" => asked.silence().map(|silence| subject::of_silence(&silence)).unwrap_or_default(),
+        "/api/v1/unsilence" => asked.text("id").unwrap_or_default().to_owned(),
+        _ => String::new(),
     }
 }
 

@@ -133,6 +133,22 @@ impl Params {
         })
     }
 
+    /// The conditions and the comment of a silence.
+    ///
+    /// # Errors
+    /// The ranks are not numbers.
+    pub fn silence(&self) -> Result<v1::Silence, String> {
+        let text = |name| self.text(name).unwrap_or_default().to_owned();
+        Ok(v1::Silence {
+            job: text("job"),
+            kind: text("kind"),
+            rule: text("rule"),
+            ranks: self.numbers("rank")?,
+            comment: text("comment"),
+            ..v1::Silence::default()
+        })
+    }
+
     fn time(&self, name: &str) -> Result<Option<u64>, String> {
         self.text(name).map(|text| time(name, text)).transpose()
     }

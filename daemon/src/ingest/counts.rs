@@ -142,7 +142,7 @@ impl Counts {
     }
 
     /// Notes that the store took no write. A fault of one session is no fault of the store.
-    pub(super) fn not_written(&self, error: &StoreError) {
+    pub(crate) fn not_written(&self, error: &StoreError) {
         if error.session().is_none() && !matches!(error, StoreError::Foreign | StoreError::Closed { .. }) {
             self.write_fault.send_replace(Some(WriteFault { error: error.to_string(), at: Instant::now() }));
         }

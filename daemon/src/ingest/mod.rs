@@ -22,7 +22,7 @@ use std::time::Duration;
 use committer::{Committer, Durable, Work};
 use counts::{Counts, Figures};
 use memctl_model::SessionInfo;
-use memctl_model::limits::MESSAGE_BYTES_MAX;
+use memctl_model::limits::{ITEM_BYTES_MAX, MESSAGE_BYTES_MAX};
 use memctl_proto::PROTOCOL_VERSION;
 use memctl_proto::v1::agent_message::Body as Said;
 use memctl_proto::v1::daemon_message::Body as Answer;
@@ -77,7 +77,7 @@ pub struct IngestLimits {
 impl Default for IngestLimits {
     fn default() -> Self {
         // One commit per session (8 MiB) keeps a single fast agent at full speed. The total is 256 MiB.
-        Self { session_bytes: MESSAGE_BYTES_MAX, total_bytes: 256 << 20, in_flight_bytes: 16 << 20 }
+        Self { session_bytes: ITEM_BYTES_MAX, total_bytes: 256 << 20, in_flight_bytes: 16 << 20 }
     }
 }
 

@@ -275,7 +275,10 @@ pub(crate) struct Summary {
     pub processes: u32,
     /// The number of sessions that a later one has replaced.
     pub earlier_sessions: u32,
+    /// Events in the store.
     pub events: u64,
+    /// Events that were received. Retention does not lower this number.
+    pub received_events: u64,
     pub stored_bytes: u64,
 }
 
@@ -302,7 +305,8 @@ impl Summary {
             ranks: ranks.len() as u32,
             processes: states.len() as u32,
             earlier_sessions: gone.len() as u32,
-            events: sessions.clone().map(|session| session.events).sum(),
+            events: sessions.clone().map(SessionRow::events_stored).sum(),
+            received_events: sessions.clone().map(|session| session.events).sum(),
             stored_bytes: sessions.map(|session| session.stored_bytes).sum(),
         }
     }
@@ -362,7 +366,7 @@ pub(crate) fn completeness(session: &SessionRow, streams: &Streams) -> Completen
     };
     Completeness {
         exact: dropped == 0 && session.missing_items == 0 && session.expired_events == 0 && whole,
-        events_stored: session.events - session.expired_events.min(session.events),
+        events_stored: session.events_stored(),
         events_dropped: dropped,
         events_expired: session.expired_events,
         gaps: session.missing_items,

@@ -55,7 +55,7 @@ pub(super) fn of(
         processes,
         epochs: most(|row| row.epochs),
         steps: most(|row| row.steps),
-        events: summary.events,
+        events: summary.received_events,
         dropped,
         ooms: found.devices.iter().map(|row| row.ooms).fold(0, u64::saturating_add),
         alloc_retries: retries().next().map(|_| retries().fold(0, u64::saturating_add)),

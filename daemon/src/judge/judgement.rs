@@ -30,6 +30,8 @@ pub(crate) struct Judgement {
     pub boundaries: Boundaries,
     /// The levels of each device at its last boundary during work, not at the end of the recording.
     pub levels: BTreeMap<(SessionKey, u8), Levels>,
+    /// Whether running processes may be searched for holders.
+    pub holders_allowed: bool,
 }
 
 impl Judgement {
@@ -39,7 +41,7 @@ impl Judgement {
         only_other_leaks(&mut not_judged, &findings);
         let (boundaries, levels) = watch.boundaries(&asked.sessions);
         let courses = Courses::of(&watch.watches(counts_of(asked)));
-        Self { findings, judged, not_judged, courses, boundaries, levels }
+        Self { findings, judged, not_judged, courses, boundaries, levels, holders_allowed: true }
     }
 
     /// The job's verdict; all findings must have been added.
@@ -51,6 +53,7 @@ impl Judgement {
             not_judged: &self.not_judged,
             activity,
             failed,
+            holders_allowed: self.holders_allowed,
         })
     }
 
@@ -82,6 +85,7 @@ impl Judgement {
             courses: Courses::default(),
             boundaries: Boundaries::default(),
             levels: BTreeMap::new(),
+            holders_allowed: true,
         }
     }
 }

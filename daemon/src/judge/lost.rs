@@ -3,7 +3,7 @@
 //! Guarantees: if a job was lost as a whole, single ranks are not reported. The marks of at most [`PLACES_MAX`] sessions
 //! are read to find the step in which they ended.
 
-use memctl_analysis::deaths::{self, Death, Incidents};
+use memctl_analysis::deaths::{self, Death, Incidents, Others};
 use memctl_model::JobState;
 
 use crate::job_data::mark_cursor::at_the_end;
@@ -20,14 +20,14 @@ pub(super) async fn tell(
     state: impl Fn(&SessionRow) -> JobState,
 ) -> Result<Incidents, ReadError> {
     let states: Vec<JobState> = found.sessions.iter().map(&state).collect();
-    let goes_on = states.iter().any(|state| matches!(state, JobState::Running | JobState::Finished));
+    let others = others(found, &states);
     let all_lost = found.sessions.len() > 1 && states.iter().all(|state| *state == JobState::Lost);
     let mut dead: Vec<(&SessionRow, Death)> = Vec::new();
     for (session, state) in found.sessions.iter().zip(states) {
         let failure = session.end.as_ref().and_then(|end| end.failure.clone());
         let told = match state {
             JobState::Failed => failure.is_some(),
-            JobState::Lost => goes_on && !all_lost,
+            JobState::Lost => others != Others::None && !all_lost,
             _ => false,
         };
         if told {
@@ -47,7 +47,17 @@ pub(super) async fn tell(
         }
     }
     let dead: Vec<Death> = dead.into_iter().map(|(_, death)| death).collect();
-    Ok(deaths::tell(&dead, found.sessions.len(), goes_on))
+    Ok(deaths::tell(&dead, found.sessions.len(), others))
+}
+
+/// What is known of the processes that did not fail, by the states of all processes.
+fn others(found: &Found, states: &[JobState]) -> Others {
+    let running = found.sessions.iter().zip(states).filter(|(_, state)| **state == JobState::Running);
+    match running.map(|(session, _)| session.heard_ns).max() {
+        Some(heard_ns) => Others::Running(heard_ns),
+        None if states.contains(&JobState::Finished) => Others::Finished,
+        None => Others::None,
+    }
 }
 
 fn death(found: &Found, session: &SessionRow, failure: Option<String>) -> Death {

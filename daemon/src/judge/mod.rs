@@ -6,6 +6,8 @@
 //! not affected.
 //!
 //! Refuses: to store verdicts. They are computed from the current state, so they are never stale.
+//!
+//! (Over 400 lines: one type, with the ways in which a job is judged.)
 
 mod ahead;
 mod event_findings;
@@ -27,11 +29,12 @@ use std::time::{Duration, Instant};
 
 use memctl_analysis::judge::Activity;
 use memctl_analysis::{coverage, judge, oom};
+use memctl_answers::naming::shell_word;
 use memctl_model::{EvidenceValue, Finding, FindingKind, Sample, Severity};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use crate::event_analysis::{Explained, explain, name_processes};
+use crate::event_analysis::{Explained, explain, name_job, name_processes};
 use crate::job_data::job::state;
 use crate::job_data::{Found, ReadError};
 use crate::memory;
@@ -89,6 +92,8 @@ pub struct Judge {
     ahead: Arc<Semaphore>,
     /// Nanoseconds that forecasts took. Forecasts have a share of processor time of their own (see `ahead`).
     ahead_ns: Arc<AtomicU64>,
+    /// Whether running processes may be searched for holders.
+    holders: bool,
 }
 
 #[derive(Default)]
@@ -123,7 +128,13 @@ impl Judge {
     pub fn new(store: Arc<dyn Store>, streams: Streams, memory: usize) -> Self {
         let (apart, ahead) = (Arc::new(Semaphore::new(1)), Arc::new(Semaphore::new(ahead::DEVICES_MAX)));
         let (summaries, jobs, ahead_ns) = (Summaries::default(), Arc::default(), Arc::default());
-        Self { store, streams, summaries, jobs, memory, apart, ahead, ahead_ns }
+        Self { store, streams, summaries, jobs, memory, apart, ahead, ahead_ns, holders: true }
+    }
+
+    /// The judge, with the daemon's setting for searches for holders. The verdict reports if they are off.
+    #[must_use]
+    pub fn with_holders(self, holders: bool) -> Self {
+        Self { holders, ..self }
     }
 
     /// The summaries that get the figures of judged jobs.
@@ -229,6 +240,7 @@ impl Judge {
 
     /// Adds the findings that the sessions' ends yield, and sorts all findings.
     async fn with_lost(&self, mut judgement: Judgement, found: &Found) -> Result<Judgement, ReadError> {
+        judgement.holders_allowed = self.holders;
         let findings = &mut judgement.findings;
         let told = lost::tell(&*self.store, found, |session| state(session, &self.streams)).await?;
         oom::outcome::add_consequences(findings, &told.after_oom);
@@ -245,6 +257,7 @@ impl Judge {
                 "this job has more stored answers about holders than are read; some are left out"
             );
         }
+        name_job(findings, found);
         if !found.goes_on(&self.streams) {
             coverage::of_ended(&mut judgement.not_judged, found.failures());
         }
@@ -280,6 +293,7 @@ impl Judge {
         name_processes(&mut findings, asked);
         holders::tell(&*self.store, asked, &mut findings).await?;
         judge::decide(&mut findings);
+        name_job(&mut findings, asked);
         Ok((explained, findings))
     }
 
@@ -361,13 +375,14 @@ const ALLOW_MORE: &str = "Allow the judge more with `judge_memory` in the daemon
 /// The finding that a job could not be judged. Without it the job would look healthy.
 fn unjudged(found: &Found, fault: &str, advice: &str) -> Finding {
     let ranks: BTreeSet<u32> = found.sessions.iter().map(|session| session.info.rank).collect();
+    let job = shell_word(&found.job.address().to_string());
     Finding {
         title: "This job could not be judged".to_owned(),
         explanation: format!(
             "Judging it failed: {fault}. Leaks, fragmentation and failed requests in it are unknown; the \
              recorded data can still be queried."
         ),
-        advice: format!("{advice} `memctl sites` and `memctl timeline` show the figures."),
+        advice: format!("{advice} `memctl sites --job {job}` and `memctl timeline --job {job}` show the figures."),
         processes: found.sessions.iter().map(|session| found.process_name(session)).collect(),
         all_ranks: ranks.len() > 1,
         evidence: vec![("fault".to_owned(), EvidenceValue::Text(fault.to_owned()))],

@@ -33,7 +33,7 @@ metrics! {
     STORE_BYTES = Gauge "memctl_store_payload_bytes" &[], "Payload bytes in the store: what agents sent and retention has not removed.";
     STORE_SIZE = Gauge "memctl_store_size_bytes" &[], "Total disk usage of the store, in bytes.";
     STORE_DAMAGED = Gauge "memctl_store_damaged_items" &[], "Stored items found damaged when read; answers leave them out.";
-    STORE_EVENTS = Gauge "memctl_store_events" &[], "Events stored so far, including those that retention has removed.";
+    STORE_EVENTS = Gauge "memctl_store_events" &[], "Events received so far, including those that retention has removed.";
     STORE_EXPIRED = Gauge "memctl_store_expired_events" &[], "Events that retention has removed.";
     CONNECTIONS = Gauge "memctl_connections" &["port"], "Connections that are open: of the port for gRPC (grpc), and of the port for metrics and health (http).";
     CONNECTIONS_REFUSED = Counter "memctl_connections_refused_total" &["port"], "Connections that were refused because there were too many, in all or of one peer.";
@@ -73,7 +73,7 @@ metrics! {
     JOB_RESERVED = Gauge "memctl_job_allocator_reserved_bytes" &["job", "tenant", "run", "attempt", "aggregation"], "Reserved bytes over all devices of the job: min, median, max and sum.";
     JOB_EPOCHS = Counter "memctl_job_epochs_total" JOB, "Epochs that the furthest rank has ended.";
     JOB_STEPS = Counter "memctl_job_steps_total" JOB, "Steps that the furthest rank has ended.";
-    JOB_EVENTS = Counter "memctl_job_events_total" JOB, "Events of the job that were stored.";
+    JOB_EVENTS = Counter "memctl_job_events_total" JOB, "Events of the job that were received, including those that retention has removed.";
     JOB_DROPPED = Counter "memctl_job_events_dropped_total" JOB, "Events of the job that its agents dropped and counted.";
     JOB_KEPT = Gauge "memctl_job_kept_bytes" JOB, "Bytes that the store keeps for the job, payloads and rows, as retention counts them; a minute old at most.";
     JOB_OOMS = Counter "memctl_ooms_total" JOB, "Requests for memory that failed, over all ranks of the job.";

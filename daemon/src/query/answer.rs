@@ -21,7 +21,17 @@ pub(super) fn found_job(found: &Found, streams: &Streams) -> Job {
 
 /// A job without a verdict.
 pub(super) fn job(job: &JobRow, summary: Summary) -> Job {
-    let Summary { state, ended_ns, source, ranks, processes, earlier_sessions, events, stored_bytes } = summary;
+    let Summary {
+        state,
+        ended_ns,
+        source,
+        ranks,
+        processes,
+        earlier_sessions,
+        events,
+        stored_bytes,
+        received_events: _,
+    } = summary;
     let JobRow { tenant, name, attempt, started_ns, world_size, labels, attempts, run, arrived_ns, .. } = job;
     let source = source.map(|source| match source {
         SourceKind::Import => "import".into(),
@@ -73,7 +83,7 @@ pub(super) fn processes(found: &Found, streams: &Streams) -> Vec<Process> {
             pid: session.info.pid,
             parent_pid: session.info.parent_pid,
             devices: devices.map(|device| u32::from(device.info.index.0)).collect(),
-            events: session.events,
+            events: session.events_stored(),
             stored_bytes: session.stored_bytes,
             state: job::state(session, streams),
             failure: session.end.as_ref().and_then(|end| end.failure.clone()),

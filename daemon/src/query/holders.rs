@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use memctl_answers::SCHEMA;
 use memctl_answers::holders::Holders;
-use memctl_answers::naming::is_named;
+use memctl_answers::naming::{is_named, shell_word};
 use memctl_model::{Finding, Frame, MemoryKind, StackId, VerdictKind};
 use memctl_proto::convert::holders::{BUDGET_MS, BUDGET_MS_MAX, STACKS_MAX, from_wire};
 use memctl_proto::{StackDictionary, v1};
@@ -74,8 +74,9 @@ pub(super) async fn holders(
     let found = Arc::new(find(&**store, &selection).await?);
     if !found.goes_on(streams) {
         return Err(ReadError::NotNow(format!(
-            "job {} does not run any more, and only a running process can be asked; `memctl leaks` shows what was found while it ran",
-            found.job.name
+            "job {} does not run any more, and only a running process can be asked; `memctl leaks --job {}` shows what was found while it ran",
+            found.job.name,
+            shell_word(&found.job.address().to_string())
         )));
     }
     let wanted = match site.as_str() {

@@ -65,7 +65,7 @@ pub use step_memory::{StepAt, StepMemoryQuestion};
 pub use tiles::Place;
 pub use timeline::WhichStep;
 
-use crate::access::{Caller, Gate};
+use crate::access::{Caller, Gate, subject};
 use crate::alerts::machine::EVERY_RUN;
 use crate::alerts::{Alerts, JobFacts};
 use crate::clock::now_ns;
@@ -350,7 +350,7 @@ impl QueryService {
             started_ns: self.started_ns,
             jobs: totals.jobs,
             sessions_streaming: self.streams.count(scope),
-            events_stored: totals.events,
+            events_stored: totals.events.saturating_sub(totals.expired_events),
             stored_bytes: totals.stored_bytes,
             items_duplicate: totals.duplicates,
             gaps: totals.missing_items,
@@ -527,18 +527,21 @@ impl Query for QueryService {
     ) -> Result<Response<v1::DeleteJobResponse>, Status> {
         let caller = Caller::of(&request)?;
         let request = request.into_inner();
-        let subject = match request.attempt {
-            Some(attempt) => format!("{} (attempt {attempt})", request.job),
-            None => request.job.clone(),
-        };
+        let attempt = request.attempt;
+        let wanted = subject::of_deletion(&request.job, attempt);
         let outcome = self.delete(&caller, request).await;
         let audit = self.gate.audit();
         match &outcome {
             Ok(gone) => {
                 let went = format!("{} sessions, {} bytes", gone.sessions, gone.stored_bytes);
-                audit.done(&caller, "DeleteJob", &subject, &went).await;
+                // A name means its newest run. The entry has the run.
+                let deleted = match gone.runs.as_slice() {
+                    [] => wanted,
+                    runs => subject::of_deletion(&runs.join(", "), attempt),
+                };
+                audit.done(&caller, "DeleteJob", &deleted, &went).await;
             }
-            Err(error) => audit.refused(&caller, "DeleteJob", &subject, &error.to_string()).await,
+            Err(error) => audit.refused(&caller, "DeleteJob", &wanted, &error.to_string()).await,
         }
         Ok(Response::new(outcome?))
     }

@@ -264,7 +264,7 @@ async fn finish(
     let totals = totals?;
     tracing::info!(
         jobs = totals.jobs,
-        events = totals.events,
+        events = totals.events.saturating_sub(totals.expired_events),
         stored_bytes = totals.stored_bytes,
         "drained and closed"
     );

@@ -102,7 +102,7 @@ pub(super) async fn parts(
         notifier.clone(),
         shutting_down.clone(),
     );
-    let judge = Judge::new(store.clone(), streams.clone(), judging.memory);
+    let judge = Judge::new(store.clone(), streams.clone(), judging.memory).with_holders(holders);
     let summaries = judge.summaries();
     let removed = judge.clone();
     let alerting = Alerting::supervised(store.clone(), rules, Pace::default(), notifying, &tasks);
@@ -118,8 +118,14 @@ pub(super) async fn parts(
     );
     let query = Arc::new(query.with_http(http).with_holders(holders));
     let mut reporting = JoinSet::new();
-    let writes = ingest.figures().counts.write_fault.subscribe();
-    let health = Health::watch(store.clone(), writes, tasks.clone(), shutting_down.clone(), &mut reporting);
+    let counts = ingest.figures().counts;
+    let health = Health::watch(
+        store.clone(),
+        counts.write_fault.subscribe(),
+        tasks.clone(),
+        shutting_down.clone(),
+        &mut reporting,
+    );
     let sources = Sources {
         store: store.clone(),
         ingest: ingest.figures(),
@@ -170,7 +176,7 @@ pub(super) async fn parts(
         .add_service(AlertsServer::new(alerting.alerts.clone()).max_encoding_message_size(64 << 20));
     let (policy, followed) = watch::channel(retention);
     let removing =
-        Removing { store: store.clone(), judge: removed, alerts: alerting.alerts.clone(), gate: gate.clone() };
+        Removing { store: store.clone(), judge: removed, alerts: alerting.alerts.clone(), gate: gate.clone(), counts };
     let expiring = tasks.supervise("retention", move || removing.clone().run(followed.clone(), shutting_down.clone()));
     Ok(Parts {
         router,

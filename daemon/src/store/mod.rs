@@ -92,7 +92,9 @@ pub enum StoreError {
         reason: String,
     },
     /// The disk is full. Nothing of the transaction was stored.
-    #[error("{place} is full: {reason}; free space, or lower the retention (--retain-bytes)")]
+    #[error(
+        "{place} is full: {reason}; free space on its disk by other means: deleting from the store needs some as well"
+    )]
     Full {
         /// The database.
         place: String,

@@ -237,7 +237,7 @@ pub struct SessionRow {
     pub heard_ns: u64,
     /// Its end, if stored.
     pub end: Option<SessionEnd>,
-    /// Events stored, including those that have expired.
+    /// Events received, including those that have expired.
     pub events: u64,
     /// Payload bytes stored now.
     pub stored_bytes: u64,
@@ -253,6 +253,14 @@ pub struct SessionRow {
     pub missing_items: u64,
     /// Whether the environment sets expandable segments without effect; `info` has the setting in effect.
     pub overruled: bool,
+}
+
+impl SessionRow {
+    /// Events in the store: those that were received and have not expired.
+    #[must_use]
+    pub fn events_stored(&self) -> u64 {
+        self.events.saturating_sub(self.expired_events)
+    }
 }
 
 /// A device of a session with its latest figures.

@@ -35,6 +35,36 @@ fn a_job_that_ended_shortly_before_a_restart_has_its_series_again() {
 }
 
 #[test]
+fn what_retention_removed_does_not_count_as_stored() {
+    let store = tempfile::tempdir().unwrap();
+    let (first, _) = daemon(store.path(), &[]);
+    record(&first.url, session("vit", 0), |agent| train(agent, Training::default()));
+    let report = |daemon: &DaemonProcess| {
+        run_json(memctl().args(["query", "--job", "vit", "-o", "json", "--daemon", &daemon.url]))
+    };
+    let before = report(&first);
+    let (events, bytes) = (before["job"]["events"].as_u64().unwrap(), before["job"]["stored_bytes"].as_u64().unwrap());
+    assert_eq!(first.terminate(), 0);
+    let limit = format!("{}B", bytes / 2);
+    let (second, http) = daemon(store.path(), &["--retain-bytes-per-job", &limit]);
+    let expired = |report: &serde_json::Value| report["completeness"]["events_expired"].as_u64().unwrap();
+    until("retention removes events", || expired(&report(&second)) > 0);
+    let after = report(&second);
+    let stored = after["completeness"]["events_stored"].as_u64().unwrap();
+    assert_eq!(stored, events - expired(&after), "{after:#}");
+    assert_eq!(after["job"]["events"], stored);
+    let jobs = run_json(memctl().args(["jobs", "-o", "json", "--daemon", &second.url]));
+    assert_eq!(jobs["jobs"][0]["events"], stored, "{jobs:#}");
+    let doctor = run_json(memctl().args(["doctor", "-o", "json", "--daemon", &second.url])).to_string();
+    assert!(doctor.contains(&format!("{} in", memctl_answers::format::text::plural(stored, "event"))), "{doctor}");
+    // A counter of Prometheus never falls, so it has the events that were received.
+    let received =
+        format!("memctl_job_events_total{{job=\"vit\",tenant=\"default\",run=\"1\",attempt=\"0\"}} {events}");
+    until("the job has its series", || scrape(&http).contains(&received));
+    assert_eq!(second.terminate(), 0);
+}
+
+#[test]
 fn the_alerts_of_a_job_that_retention_removes_resolve_and_the_audit_log_names_it() {
     let store = tempfile::tempdir().unwrap();
     let (first, _) = daemon(store.path(), &[]);

@@ -113,6 +113,7 @@ async fn the_real_alertmanager_hears_of_an_alert_and_of_its_end() {
         (&leak("").explanation.into(), &leak("").advice.into())
     );
     assert_eq!(annotations["ranks"], "all (0-3)");
+    assert!(annotations["run"].as_str().unwrap().ends_with("#1"), "{annotations:#}");
     until("it was passed on", || behind.told().contains(&("firing".into(), "MemoryLeak".into(), "vit".into()))).await;
     // The alert is sent again before it would expire.
     let ends = |alert: &serde_json::Value| alert["endsAt"].as_str().unwrap().to_owned();

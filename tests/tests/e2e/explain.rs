@@ -117,7 +117,7 @@ fn out_of_memory_is_explained_with_its_arithmetic() {
     let [found] = findings(&answer).as_slice() else { panic!("one finding over the ranks: {answer:#}") };
     assert_eq!((found["severity"].as_str(), found["all_ranks"].as_bool()), (Some("critical"), Some(true)));
     insta::assert_snapshot!(found["title"].as_str().unwrap(), @"Out of memory on all 4 ranks in epoch 0: 1.00 GiB requested in oom_by_fragmentation (scenarios.py:95), 1.18 GiB are free in the cache, but in blocks of at most 4.61 MiB: fragmentation");
-    insta::assert_snapshot!(found["advice"].as_str().unwrap(), @"300 blocks of oom_by_fragmentation (scenarios.py:93) lie between the holes: free them together, keep them in one tensor, or allocate the large tensor first; `memctl what-if` replays the job under other allocator settings.");
+    insta::assert_snapshot!(found["advice"].as_str().unwrap(), @"300 blocks of oom_by_fragmentation (scenarios.py:93) lie between the holes: free them together, keep them in one tensor, or allocate the large tensor first; `memctl what-if --job 'oom_by_fragmentation#1'` replays the job under other allocator settings.");
 }
 
 #[tokio::test(flavor = "multi_thread")]

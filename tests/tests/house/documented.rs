@@ -156,6 +156,36 @@ fn every_key_of_the_daemons_file_stands_in_configuration() {
     assert_eq!(there, told);
 }
 
+/// A key with its documented default as TOML. A default in words, such as `no limit`, has no backquotes.
+fn default_setting(row: &str) -> Option<String> {
+    let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
+    let [key, _, _, default, _] = cells.as_slice() else { return None };
+    let value = match default.strip_prefix('`').and_then(|value| value.strip_suffix('`')) {
+        Some(value) => format!("{value:?}"),
+        None if default.parse::<u64>().is_ok() => (*default).to_owned(),
+        None => return None,
+    };
+    let mut words = key.split('`').skip(1).step_by(2);
+    let key = words.next()?;
+    Some(words.next().map_or_else(|| format!("{key} = {value}\n"), |table| format!("{table}\n{key} = {value}\n")))
+}
+
+#[test]
+fn every_documented_default_of_the_daemon_can_be_set() {
+    let text = page("configuration.md");
+    let settings: Vec<String> = section(&text, "The daemon").lines().filter_map(default_setting).collect();
+    assert!(settings.len() > 8, "{settings:?}");
+    let defaults = config::Defaults { data_dir: Some("/d".into()), socket: Some("/s".into()) };
+    for setting in settings {
+        let layer = config::from_text(&setting, "a file").unwrap_or_else(|error| panic!("{setting}: {error}"));
+        // These take effect only together with other keys.
+        if !["[tls]", "socket_mode"].iter().any(|begin| setting.starts_with(begin)) {
+            config::resolve(&[("a file".to_owned(), layer)], &defaults)
+                .unwrap_or_else(|error| panic!("{setting}: {error}"));
+        }
+    }
+}
+
 #[test]
 fn every_key_of_a_rules_file_stands_in_alerts() {
     let read = |text: &str| known(&Rules::parse(text, "here").unwrap_err().to_string(), "valid keys: ");

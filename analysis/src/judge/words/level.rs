@@ -120,8 +120,8 @@ pub(in crate::judge) fn level(kind: FindingKind, subject: &str, ranks: &[Grown],
             format!("Reserved memory beyond the most in use at once has grown by {gained} on {on}"),
             "From epoch to epoch the allocator reserves more than was ever in use at once: freed blocks are too small or too \
              scattered for the requests that follow.",
-            "Pad inputs to a few sizes. `memctl frag` shows what pins the segments, `memctl what-if` what they would be under \
-             other allocator settings.",
+            "Pad inputs to a few sizes. `memctl frag --job JOB` shows what pins the segments, `memctl what-if --job JOB` what \
+             they would be under other allocator settings.",
         ),
         FindingKind::OutsideAllocator if subject == WHOLE_DEVICE => (
             format!("Device memory outside PyTorch's allocator has grown by {gained} on {on}{}", per_time(most)),
@@ -213,8 +213,8 @@ pub(in crate::judge) fn near_oom(near: &Near) -> Finding {
             HumanBytes::of(near.outside_bytes)
         ),
         advice:
-            "Reduce the batch a little, checkpoint activations, or limit the length of inputs; `memctl sites --peak` \
-                 shows what holds most."
+            "Reduce the batch a little, checkpoint activations, or limit the length of inputs; `memctl sites --job JOB \
+                 --peak` shows what holds most."
                 .to_owned(),
         evidence: vec![
             ("left_bytes".to_owned(), EvidenceValue::Count(near.left_bytes)),

@@ -73,6 +73,7 @@ impl Detector for Judge {
         let watches: Vec<&RankWatch> = self.watches.iter().collect();
         let (judged, not_judged) = judged(&watches);
         Some(verdict(&VerdictInputs {
+            holders_allowed: true,
             courses: &Courses::of(&watches),
             findings: &findings(&watches, Activity::Ended),
             judged: &judged,

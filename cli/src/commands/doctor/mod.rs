@@ -226,7 +226,7 @@ fn folder(dir: &Path, checks: &mut Vec<Check>) {
         let found = format!("{} free", HumanBytes::of(free));
         checks.push(if free < FREE_BYTES_LOW {
             let advice =
-                "free disk space, delete jobs (`memctl delete`), or let the daemon delete old events (--retain-bytes)";
+                "free disk space before the disk is full: deleting jobs (`memctl delete`) or old events (--retain-bytes) needs some as well";
             Check { check: "disk", verdict: Outcome::Warning, found, advice: Some(advice.to_owned()) }
         } else {
             ok("disk", found)

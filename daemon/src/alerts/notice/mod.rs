@@ -50,11 +50,14 @@ impl Notice {
             annotations.insert(name.clone(), json!(value));
         }
         let ranks = if finding.all_ranks { format!("all ({})", alert.rank_list()) } else { alert.rank_list() };
+        let run = alert.run_name();
         let own = [
             ("summary", finding.title.as_str()),
             ("description", &finding.explanation),
             ("advice", &finding.advice),
             ("ranks", &ranks),
+            // An annotation and not a label, because the alert stays the same in the next run.
+            ("run", &run),
         ];
         for (name, value) in own {
             // An empty annotation has no meaning, and Alertmanager drops it.

@@ -43,7 +43,7 @@ fn the_webhook_has_alertmanagers_fields() {
         "fingerprint": id, "pager": "yes", "team_a": "v",
     });
     let annotations = json!({
-        "summary": "shrinks \"\u{1b}\n", "description": "why", "ranks": "0-1,3", "runbook": "https://w"
+        "summary": "shrinks \"\u{1b}\n", "description": "why", "ranks": "0-1,3", "run": "vit#1", "runbook": "https://w"
     });
     let expected = json!({
         "version": "4",
