@@ -6,6 +6,8 @@
 //! not affected.
 //!
 //! Refuses: to store verdicts. They are computed from the current state, so they are never stale.
+//!
+//! (Over 400 lines: one service whose calls share the watches of jobs.)
 
 mod ahead;
 mod event_findings;

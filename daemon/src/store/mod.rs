@@ -12,6 +12,8 @@
 //! - [`rows`]: the records; `plan`: what an append changes, one rule for all.
 //! - [`address`]: the address of a store, and [`open`]; [`sqlite`], [`postgres`]: the two databases; `sql`: what they share.
 //! - [`recordings`]: recordings in this process's memory, without a database.
+//!
+//! (Over 400 lines: one trait with the guarantee of each method, and its errors.)
 
 pub mod access_rows;
 #[cfg(not(target_family = "wasm"))]
