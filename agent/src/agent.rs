@@ -21,6 +21,7 @@ use memctl_proto::v1::HolderSearch;
 use memctl_proto::{WireError, v1};
 use tokio::sync::mpsc;
 
+use crate::batch::cut::{cut, cut_text};
 use crate::batch::note::Note;
 use crate::batch::translate::Translator;
 use crate::batch::worker::{Ending, Request, Worker};
@@ -596,19 +597,4 @@ async fn deliver_orphans(folder: std::path::PathBuf, daemon: Daemon, backoff: Ba
             () = drained => {}
         }
     }
-}
-
-/// Cuts a mark's name to the length that the wire format allows.
-fn cut(kind: MarkKind) -> MarkKind {
-    match kind {
-        MarkKind::RegionBegin(name) => MarkKind::RegionBegin(cut_text(name, NAME_BYTES_MAX)),
-        MarkKind::RegionEnd(name) => MarkKind::RegionEnd(cut_text(name, NAME_BYTES_MAX)),
-        MarkKind::Note(name) => MarkKind::Note(cut_text(name, NAME_BYTES_MAX)),
-        other => other,
-    }
-}
-
-fn cut_text(mut text: String, bytes_max: usize) -> String {
-    text.truncate(text.floor_char_boundary(bytes_max));
-    text
 }

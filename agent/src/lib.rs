@@ -52,79 +52,133 @@
 //! a process. [`data_dirs`] and [`reach`] determine where its data goes and how. [`settings`] reads its allocator's
 //! settings.
 //!
+//! For WebAssembly only the batch stage is compiled, which packs recordings.
+//!
 //! Refuses: to make the trainer wait for anything except [`Agent::stop`], and to depend on a database.
 
+// The batch stage has parts that only live sessions use.
+#![cfg_attr(target_family = "wasm", allow(dead_code))]
+
+#[cfg(not(target_family = "wasm"))]
 mod agent;
 mod batch;
+#[cfg(not(target_family = "wasm"))]
 mod clock;
+#[cfg(not(target_family = "wasm"))]
 pub mod credentials;
 #[cfg(feature = "cuda")]
+#[cfg(not(target_family = "wasm"))]
 pub mod cuda;
+#[cfg(not(target_family = "wasm"))]
 pub mod data_dirs;
+#[cfg(not(target_family = "wasm"))]
 mod holders;
+#[cfg(not(target_family = "wasm"))]
 mod hook;
+#[cfg(not(target_family = "wasm"))]
 pub mod host;
+#[cfg(not(target_family = "wasm"))]
 pub mod identity;
+#[cfg(not(target_family = "wasm"))]
 pub mod launch_id;
+#[cfg(not(target_family = "wasm"))]
 mod layout;
+#[cfg(not(target_family = "wasm"))]
 mod ledger;
+#[cfg(not(target_family = "wasm"))]
 mod link;
+#[cfg(not(target_family = "wasm"))]
 pub mod live;
+#[cfg(not(target_family = "wasm"))]
 mod own_identity;
+#[cfg(not(target_family = "wasm"))]
 pub mod private_files;
+#[cfg(not(target_family = "wasm"))]
 mod python;
+#[cfg(not(target_family = "wasm"))]
 pub mod reach;
+#[cfg(not(target_family = "wasm"))]
 mod recorder;
+#[cfg(not(target_family = "wasm"))]
 mod region;
+#[cfg(not(target_family = "wasm"))]
 mod ring;
 #[cfg(test)]
+#[cfg(not(target_family = "wasm"))]
 mod ring_tests;
+#[cfg(not(target_family = "wasm"))]
 pub mod sample;
+#[cfg(not(target_family = "wasm"))]
 mod secret;
+#[cfg(not(target_family = "wasm"))]
 pub mod service;
+#[cfg(not(target_family = "wasm"))]
 pub mod settings;
 pub mod source_paths;
+#[cfg(not(target_family = "wasm"))]
 mod sync;
+#[cfg(not(target_family = "wasm"))]
 mod uplink;
+#[cfg(target_family = "wasm")]
+mod uplink {
+    pub mod outgoing;
+}
 
+#[cfg(not(target_family = "wasm"))]
 pub use agent::{Agent, AgentConfig, Breaker, Outcome, Patience, SpoolConfig, StartError};
+#[cfg(not(target_family = "wasm"))]
 pub use clock::now_ns;
+#[cfg(not(target_family = "wasm"))]
 pub use ledger::Counts;
+#[cfg(not(target_family = "wasm"))]
 pub use memctl_model::Backoff;
+#[cfg(not(target_family = "wasm"))]
 pub use reach::DaemonAddress;
+#[cfg(not(target_family = "wasm"))]
 pub use recorder::{Recorder, Stopped};
+#[cfg(not(target_family = "wasm"))]
 pub use ring::EVENTS as RING_EVENTS;
+#[cfg(not(target_family = "wasm"))]
 pub use secret::SessionSecret;
+#[cfg(not(target_family = "wasm"))]
 pub use uplink::Daemon;
 
 /// Single stages, for the benchmarks and tests of memctl itself. This is not a stable interface.
 #[doc(hidden)]
 pub mod internals {
+    pub use crate::batch::cut::cut;
     pub use crate::batch::{BatchConfig, Batcher};
+    #[cfg(not(target_family = "wasm"))]
     pub use crate::clock::{Ticks, ticks};
+    pub use crate::uplink::outgoing::Outgoing;
 
     /// The code in the allocator's callback.
+    #[cfg(not(target_family = "wasm"))]
     pub mod hook {
         pub use crate::hook::frames::Version;
         pub use crate::hook::{Hook, RawEvent, RawNode, Shim, install, on_event};
     }
 
     /// The trainer's side of the launcher's socket.
+    #[cfg(not(target_family = "wasm"))]
     pub mod link {
         pub use crate::link::greet;
     }
 
     /// The memory that trainer and launcher share.
+    #[cfg(not(target_family = "wasm"))]
     pub mod region {
         pub use crate::region::{Region, dictionary, holders, messages, notes};
     }
 
     /// Undelivered items on disk.
+    #[cfg(not(target_family = "wasm"))]
     pub mod spool {
         pub use crate::uplink::spool::{Place, Spool};
     }
 
     /// The ring of a device.
+    #[cfg(not(target_family = "wasm"))]
     pub mod ring {
         pub use crate::ring::{Position, Producer, Record, ring};
     }

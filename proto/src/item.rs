@@ -8,6 +8,8 @@
 use bytes::Bytes;
 use memctl_model::limits::{ITEM_BYTES_MAX, ITEM_DECODED_BYTES_MAX, ITEM_UNPACKED_BYTES_MAX};
 use memctl_model::{Keyframe, Mark, Sample, SessionEnd, SiteTable};
+#[cfg(target_family = "wasm")]
+use memctl_zstd as zstd;
 use prost::Message;
 
 use crate::convert::{WireError, at_most, keyframe, marks, samples, site_tables};

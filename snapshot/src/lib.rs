@@ -9,6 +9,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod ranks;
 mod read;
 pub mod session;
 mod write;

@@ -15,6 +15,9 @@ import { file } from './report/file';
 import { Head as ReportHead } from './report/Head';
 import { Link } from './parts/parts';
 import { SignIn } from './parts/SignIn';
+import { Head as SiteHead } from './site/Head';
+import { site } from './site/place';
+import { Start } from './site/Start';
 import { Settings } from './settings/Settings';
 import { Step } from './step/Step';
 import { follow, route, type Route } from './route';
@@ -26,7 +29,7 @@ const NOTHING = {};
 function titleOf(at: Route): string {
   switch (at.view) {
     case 'jobs':
-      return 'Jobs · memctl';
+      return site === null ? 'Jobs · memctl' : 'memctl';
     case 'job':
       return `${at.job.name} · memctl`;
     case 'moment':
@@ -49,6 +52,7 @@ function titleOf(at: Route): string {
 function View({ at }: { at: Route }): JSX.Element {
   switch (at.view) {
     case 'jobs':
+      if (site !== null) return <Start of={site} />;
       return <Jobs filter={at.filter} tenant={at.tenant} list={at.list ?? NOTHING} />;
     case 'job':
       return <Job job={at.job} since={at.since} until={at.until} over={at.over ?? ''} classes={at.classes ?? null} heat={at.heat ?? null} />;
@@ -84,7 +88,7 @@ function Page(): JSX.Element {
   const refused = refusal.value;
   return (
     <>
-      {file === null ? <Head at={at.view} /> : <ReportHead of={file} at={at} />}
+      {file !== null ? <ReportHead of={file} at={at} /> : site !== null ? <SiteHead at={at.view} /> : <Head at={at.view} />}
       {refused === null ? <View at={at} /> : <SignIn words={refused.words} takesToken={refused.takesToken} />}
     </>
   );

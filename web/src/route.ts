@@ -4,6 +4,7 @@
 
 import { signal } from '@preact/signals';
 import { file } from './report/file';
+import { site } from './site/place';
 
 /** A view and its parameters. */
 export type Route =
@@ -186,11 +187,14 @@ export function routeIn(job: string, rank: number | null, hash: string): Route {
 
 function here(): Route {
   if (typeof location === 'undefined') return routeOf('/', '');
-  return file === null ? routeOf(location.pathname, location.search) : routeIn(file.job, file.rank, location.hash);
+  if (file !== null) return routeIn(file.job, file.rank, location.hash);
+  if (site === null) return routeOf(location.pathname, location.search);
+  const [path = '', query = ''] = location.hash.replace(/^#/, '').split('?');
+  return routeOf(path, query);
 }
 
-/** The prefix of every address: the views of a file are in the fragment. */
-const BEFORE = file === null ? '' : '#';
+/** The prefix of every address: the views of a file and of a static folder are in the fragment. */
+const BEFORE = file === null && site === null ? '' : '#';
 
 /** The current view. */
 export const route = signal<Route>(here());

@@ -6,10 +6,15 @@
 //! to make an item over the wire's limits; such an item is left out and logged.
 //! (Over 400 lines: input, waiting data and output share one state.)
 
+pub(crate) mod cut;
 mod device;
+#[cfg(not(target_family = "wasm"))]
 pub mod note;
+#[cfg(not(target_family = "wasm"))]
 pub(crate) mod translate;
+#[cfg(not(target_family = "wasm"))]
 mod windows;
+#[cfg(not(target_family = "wasm"))]
 pub mod worker;
 
 use std::time::Duration;

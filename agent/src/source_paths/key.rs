@@ -5,9 +5,13 @@
 //! Refuses: keys that are short enough to be guessed.
 
 use std::fmt::Write as _;
-use std::io::Write as _;
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
-use std::path::{Path, PathBuf};
+use std::path::Path;
+#[cfg(not(target_family = "wasm"))]
+use std::{
+    io::Write as _,
+    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
+    path::PathBuf,
+};
 
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::Sha256;
@@ -75,6 +79,13 @@ impl Key {
         Self::kept(folder, &file).map_err(|source| KeyError::File { file: file.display().to_string(), source })
     }
 
+    /// WebAssembly keeps no secret, so a key is only read there.
+    #[cfg(target_family = "wasm")]
+    fn kept(_folder: &Path, file: &Path) -> std::io::Result<Self> {
+        read(file)?.ok_or_else(|| std::io::ErrorKind::NotFound.into())
+    }
+
+    #[cfg(not(target_family = "wasm"))]
     fn kept(folder: &Path, file: &Path) -> std::io::Result<Self> {
         if let Some(key) = read(file)? {
             return Ok(key);

@@ -14,9 +14,10 @@ use memctl_proto::v1;
 use tonic::Status;
 
 use super::Room;
-use super::api::{Answered, Asking, Trouble};
+use super::api::{Answered, Asking};
 use super::auth::{elsewhere, from_this_page};
 use super::params::Params;
+use super::trouble::Trouble;
 use crate::access::Caller;
 
 /// A minute in nanoseconds.

@@ -1,5 +1,5 @@
 //! `/api/v1/…`: the command line's `-o json` output over HTTP. This file has the caller and the list of jobs. Views of
-//! one job are in `job_views`, tiles in `tiles`.
+//! one job are in `job_views`, tiles in `tiles`, errors in `trouble`.
 //!
 //! Guarantees: a response comes from the same service as over gRPC, for the same caller. The crate that writes the
 //! command line's output also writes the response. At most [`crate::permits::ANSWERS_MAX`] responses are in memory at a
@@ -7,78 +7,20 @@
 //! caused it.
 
 use axum::extract::{Extension, State};
+use axum::http::Uri;
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
-use axum::http::{StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use memctl_answers::access::Known;
 use memctl_answers::format::json;
 use memctl_proto::v1;
 use serde::Serialize;
-use tonic::{Code, Status};
+use tonic::Status;
 
+use super::Room;
 use super::params::Params;
-use super::{Room, plain};
+use super::trouble::Trouble;
 use crate::access::Caller;
 use crate::permits::{self, Permit};
-
-/// The message if the maximum number of responses is being computed.
-const BUSY: &str = "too many concurrent requests; try again later";
-
-/// The reason why a request has no response.
-#[derive(Debug)]
-pub enum Trouble {
-    /// The request is invalid.
-    Params(String),
-    /// The service returned an error.
-    Said(Status),
-    /// The maximum number of responses is being computed.
-    Busy,
-}
-
-impl From<String> for Trouble {
-    fn from(why: String) -> Self {
-        Self::Params(why)
-    }
-}
-
-impl From<Status> for Trouble {
-    fn from(status: Status) -> Self {
-        Self::Said(status)
-    }
-}
-
-impl Trouble {
-    /// The error as a gRPC status.
-    pub(super) fn into_status(self) -> Status {
-        match self {
-            Self::Params(why) => Status::invalid_argument(why),
-            Self::Said(status) => status,
-            Self::Busy => Status::unavailable(BUSY),
-        }
-    }
-}
-
-impl IntoResponse for Trouble {
-    fn into_response(self) -> Response {
-        match self {
-            Self::Params(why) => plain(StatusCode::BAD_REQUEST, format!("{why}\n")),
-            Self::Said(status) => plain(code(status.code()), format!("{}\n", status.message())),
-            Self::Busy => plain(StatusCode::SERVICE_UNAVAILABLE, format!("{BUSY}\n")),
-        }
-    }
-}
-
-const fn code(code: Code) -> StatusCode {
-    match code {
-        Code::NotFound => StatusCode::NOT_FOUND,
-        Code::InvalidArgument | Code::OutOfRange => StatusCode::BAD_REQUEST,
-        Code::AlreadyExists | Code::FailedPrecondition | Code::Aborted => StatusCode::CONFLICT,
-        Code::Unauthenticated => StatusCode::UNAUTHORIZED,
-        Code::PermissionDenied => StatusCode::FORBIDDEN,
-        Code::Unavailable | Code::DeadlineExceeded | Code::ResourceExhausted => StatusCode::SERVICE_UNAVAILABLE,
-        _ => StatusCode::INTERNAL_SERVER_ERROR,
-    }
-}
 
 pub(super) type Answered = Result<Response, Trouble>;
 

@@ -6,8 +6,6 @@
 //! process and has the requested limit. Without one, it has the limit that the first failed request of the process
 //! reveals. If that is an interval and one limit is needed, its lower end is used.
 
-use axum::extract::{Extension, Path, State};
-use axum::http::Uri;
 use memctl_analysis::display_threshold::CHANGE_BYTES;
 use memctl_answers::diagnose::Diagnosis;
 use memctl_answers::dossier::flame::Flame;
@@ -16,6 +14,7 @@ use memctl_answers::format::json;
 use memctl_answers::heat::Heat;
 use memctl_answers::ledger::Ledger;
 use memctl_answers::oom::{Failed, Oom};
+use memctl_answers::processes::JobProcesses;
 use memctl_answers::replaying::Limit;
 use memctl_answers::report::Report;
 use memctl_answers::sites::Sites;
@@ -26,13 +25,20 @@ use memctl_replay::fit::NUMBER_MAX;
 use serde::Serialize;
 use tonic::Status;
 
-use super::Room;
-use super::api::{Answered, Trouble, respond};
 use super::params::{Moment, Params};
-use crate::access::Caller;
+use super::trouble::Trouble;
 use crate::query::{
-    AnatomyQuestion, At, BlocksQuestion, ClassesQuestion, CourseQuestion, DiffQuestion, LedgerQuestion, QueryService,
-    Question, Sizes, StepAt, StepEndQuestion, StepMemoryQuestion, Wanted, WhichStep,
+    AnatomyQuestion, At, BlocksQuestion, ClassesQuestion, CourseQuestion, DiffQuestion, LedgerQuestion, Place,
+    Question, Sizes, StepAt, StepEndQuestion, StepMemoryQuestion, StoreReader, TileQuestion, Wanted, WhichStep,
+};
+#[cfg(not(target_family = "wasm"))]
+use {
+    super::Room,
+    super::api::{Answered, respond},
+    crate::access::Caller,
+    crate::query::QueryService,
+    axum::extract::{Extension, Path, State},
+    axum::http::Uri,
 };
 
 /// The default number of points of a timeline.
@@ -61,7 +67,45 @@ pub const VIEWS: [&str; 17] = [
     "fit",
 ];
 
+/// Answers the questions of one caller.
+pub(super) trait Answering: Sync {
+    /// Answers a question about a job.
+    fn answer<Q: Question>(&self, question: Q) -> impl Future<Output = Result<Q::Answer, Status>> + Send;
+
+    /// A job and its processes.
+    fn job(&self, selection: &v1::Selection) -> impl Future<Output = Result<JobProcesses, Status>> + Send;
+}
+
+/// A caller of the daemon's query service.
+#[cfg(not(target_family = "wasm"))]
+pub(super) struct Calling<'r> {
+    pub(super) query: &'r QueryService,
+    pub(super) caller: Caller,
+}
+
+#[cfg(not(target_family = "wasm"))]
+impl Answering for Calling<'_> {
+    async fn answer<Q: Question>(&self, question: Q) -> Result<Q::Answer, Status> {
+        self.query.answer(&self.caller, question).await
+    }
+
+    async fn job(&self, selection: &v1::Selection) -> Result<JobProcesses, Status> {
+        self.query.job(&self.caller, selection).await.map_err(Status::from)
+    }
+}
+
+impl Answering for StoreReader {
+    async fn answer<Q: Question>(&self, question: Q) -> Result<Q::Answer, Status> {
+        Self::answer(self, question).await
+    }
+
+    async fn job(&self, selection: &v1::Selection) -> Result<JobProcesses, Status> {
+        Self::job(self, selection).await
+    }
+}
+
 /// Returns a view over HTTP.
+#[cfg(not(target_family = "wasm"))]
 pub async fn view(
     State(room): State<Room>,
     Extension(caller): Extension<Caller>,
@@ -70,14 +114,14 @@ pub async fn view(
 ) -> Answered {
     let params = Params::of(&uri)?;
     let permit = room.permit(&caller).await?;
-    let views = JobViews { query: &room.query, caller, selection: params.selection(&job)?, params: &params };
+    let selection = params.selection(&job)?;
+    let views = JobViews { from: &Calling { query: &room.query, caller }, selection, params: &params };
     Ok(respond(views.answer(&view).await?, permit))
 }
 
 /// The views of a part of a job.
-pub(super) struct JobViews<'r> {
-    pub(super) query: &'r QueryService,
-    pub(super) caller: Caller,
+pub(super) struct JobViews<'r, A> {
+    pub(super) from: &'r A,
     pub(super) selection: v1::Selection,
     pub(super) params: &'r Params,
 }
@@ -88,7 +132,7 @@ fn text(answer: &impl Serialize) -> Result<Vec<u8>, Trouble> {
     Ok(text)
 }
 
-impl JobViews<'_> {
+impl<A: Answering> JobViews<'_, A> {
     /// The view of this name, as JSON.
     ///
     /// # Errors
@@ -137,7 +181,7 @@ impl JobViews<'_> {
     }
 
     async fn ask<Q: Question>(&self, question: Q) -> Result<Q::Answer, Trouble> {
-        Ok(self.query.answer(&self.caller, question).await?)
+        Ok(self.from.answer(question).await?)
     }
 
     async fn report(&self) -> Result<Report, Trouble> {
@@ -194,7 +238,7 @@ impl JobViews<'_> {
 
     /// The timeline of one process with few points.
     async fn sparkline(&self) -> Result<Sparkline, Trouble> {
-        let known = self.query.job(&self.caller, &self.selection).await.map_err(Status::from)?;
+        let known = self.from.job(&self.selection).await?;
         let first = known.processes.iter().filter(|process| process.events > 0).min_by_key(|process| process.rank);
         let Some(first) = first else { return Ok(Sparkline::new(Timeline::default())) };
         // The attempt is fixed, in case another attempt begins in the meantime.
@@ -303,4 +347,18 @@ impl JobViews<'_> {
             Some(_) => Err("this covers the whole recording; remove since= and until=".to_owned().into()),
         }
     }
+}
+
+/// The tile that an address names, of a part of a job.
+pub(super) fn tile(params: &Params, job: &str) -> Result<TileQuestion, Trouble> {
+    params.takes(&["level", "index", "session"])?;
+    let selection = params.selection(job)?;
+    let place = match (params.number("level")?, params.large("index")?) {
+        (Some(level), Some(index)) => Place { level, index },
+        _ => return Err("a tile has a level and an index: level=N&index=N".to_owned().into()),
+    };
+    if selection.since_ns.or(selection.until_ns).is_some() {
+        return Err("a tile's times are those of its level and index, not since= and until=".to_owned().into());
+    }
+    Ok(TileQuestion { selection, place, session: params.text("session").map(str::to_owned) })
 }

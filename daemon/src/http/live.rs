@@ -20,8 +20,8 @@ use serde::Serialize;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 
-use super::api::Trouble;
 use super::params::Params;
+use super::trouble::Trouble;
 use super::{Authentication, Room, plain};
 use crate::access::Caller;
 use crate::notify::{ChangedJob, Notifier};

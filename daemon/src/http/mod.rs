@@ -18,9 +18,11 @@ mod job_views;
 mod live;
 mod over_grpc;
 mod params;
+pub mod recordings;
 mod scrape;
 mod serve;
 mod tiles;
+mod trouble;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,7 +38,6 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get, post};
 
-use api::Trouble;
 pub use assets::{SCRIPT, STYLE};
 pub use auth::{Authentication, Key};
 pub use forward::{ForwardError, Forwarded, forward};
@@ -44,6 +45,7 @@ pub use hosted::{HostError, Hosted, host};
 pub use job_views::VIEWS;
 pub use over_grpc::PageService;
 pub use serve::{limits, serve};
+use trouble::Trouble;
 
 use crate::access::rights::{Need, need};
 use crate::access::{Caller, Refusal};

@@ -11,9 +11,9 @@ use memctl_proto::v1::page_server::Page;
 use memctl_proto::v1::{PageAnswer, PageQuestion};
 use tonic::{Request, Response, Status};
 
-use super::api::Trouble;
-use super::job_views::JobViews;
+use super::job_views::{Calling, JobViews};
 use super::params::Params;
+use super::trouble::Trouble;
 use crate::access::Caller;
 use crate::listen::Held;
 use crate::query::QueryService;
@@ -43,7 +43,7 @@ impl Page for PageService {
         let params = Params::decode(params).map_err(Status::invalid_argument)?;
         let selection = params.selection(&job).map_err(Status::invalid_argument)?;
         let permit = crate::query::permit(self.query.answers(), &caller).await?;
-        let views = JobViews { query: &self.query, caller, selection, params: &params };
+        let views = JobViews { from: &Calling { query: &self.query, caller }, selection, params: &params };
         let content = views.answer(view).await.map_err(Trouble::into_status)?;
         if content.len() > ANSWER_MAX {
             return Err(Status::resource_exhausted("the answer is too large for a message; select fewer ranks"));

@@ -3,9 +3,9 @@
 //! Guarantees: the parameters are bounded by the size of a request's head. An unknown or repeated name, or an invalid
 //! value, is refused, and the error lists the valid ones. Nothing is guessed.
 
-use axum::http::Uri;
 use jiff::Timestamp;
 use memctl_proto::v1;
+use tonic::codegen::http::Uri;
 
 use crate::query::WhichStep;
 use crate::url_text;

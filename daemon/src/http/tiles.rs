@@ -11,13 +11,12 @@ use axum::http::{HeaderName, StatusCode, Uri};
 use axum::response::IntoResponse;
 use tonic::Status;
 
-use super::Room;
 use super::api::Answered;
 use super::assets::{is_known, tag};
 use super::params::Params;
+use super::{Room, job_views};
 use crate::access::Caller;
 use crate::permits;
-use crate::query::{Place, TileQuestion};
 
 /// A cache time of a week. After that, a client requests the tile again.
 const FOR_GOOD: &str = "private, max-age=604800, immutable";
@@ -33,19 +32,10 @@ pub async fn tile(
     uri: Uri,
 ) -> Answered {
     let asked = Params::of(&uri)?;
-    asked.takes(&["level", "index", "session"])?;
-    let selection = asked.selection(&job)?;
-    let place = match (asked.number("level")?, asked.large("index")?) {
-        (Some(level), Some(index)) => Place { level, index },
-        _ => return Err("a tile has a level and an index: level=N&index=N".to_owned().into()),
-    };
-    if selection.since_ns.or(selection.until_ns).is_some() {
-        return Err("a tile's times are those of its level and index, not since= and until=".to_owned().into());
-    }
-    let session = asked.text("session").map(str::to_owned);
-    let by_session = session.is_some();
+    let question = job_views::tile(&asked, &job)?;
+    let by_session = question.session.is_some();
     let permit = room.permit(&caller).await?;
-    let tile = room.query.answer(&caller, TileQuestion { selection, place, session }).await?;
+    let tile = room.query.answer(&caller, question).await?;
     let bytes = tile.bytes().map_err(|error| Status::internal(error.to_string()))?;
     let tag = tag(&bytes);
     let kept = if by_session && tile.head.is_final { FOR_GOOD } else { FOR_NOW };

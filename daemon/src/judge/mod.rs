@@ -11,7 +11,9 @@
 
 mod ahead;
 mod event_findings;
+#[cfg(not(target_family = "wasm"))]
 mod figures;
+#[cfg(not(target_family = "wasm"))]
 mod holder_requests;
 pub(crate) mod holders;
 mod job_watch;
@@ -20,6 +22,7 @@ mod lost;
 mod range;
 mod saved_state;
 mod session_boundaries;
+#[cfg(not(target_family = "wasm"))]
 mod task;
 
 use std::collections::{BTreeSet, HashMap};
@@ -47,6 +50,7 @@ use job_watch::Watched;
 pub(crate) use judgement::Judgement;
 pub use range::Range;
 pub(crate) use session_boundaries::Levels;
+#[cfg(not(target_family = "wasm"))]
 pub use task::Judging;
 
 /// Settings of the judge.

@@ -7,6 +7,8 @@
 //! State is not saved if it saves little time, or if it is large compared with the items that it replaces. Nothing
 //! depends on saved state, so it may be deleted at any time.
 
+#[cfg(target_family = "wasm")]
+use memctl_zstd as zstd;
 use std::collections::BTreeMap;
 
 use memctl_analysis::judge::RankWatch;

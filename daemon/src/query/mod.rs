@@ -20,7 +20,9 @@ mod fit;
 mod floor;
 mod fragmentation;
 mod growth;
+#[cfg(not(target_family = "wasm"))]
 mod holders;
+mod jobs;
 mod ledger;
 mod moment;
 mod one_device;
@@ -29,6 +31,7 @@ mod profile;
 mod question;
 mod rank;
 mod rank_comparison;
+mod reader;
 mod replays;
 mod report;
 mod scope;
@@ -38,20 +41,8 @@ mod step_memory;
 pub(crate) mod tiles;
 mod timeline;
 mod what_if;
+#[cfg(not(target_family = "wasm"))]
 mod worker_threads;
-
-use std::sync::Arc;
-
-use memctl_answers::holders::Holders;
-use memctl_answers::jobs::Jobs;
-use memctl_answers::processes::JobProcesses;
-use memctl_answers::{JobVerdict, SCHEMA};
-use memctl_model::limits::JOBS_LISTED;
-use memctl_proto::v1;
-use memctl_proto::v1::query_server::Query;
-use serde::Serialize;
-use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Request, Response, Status};
 
 pub use ledger::LedgerQuestion;
 pub use moment::At;
@@ -65,35 +56,48 @@ pub use step_memory::{StepAt, StepMemoryQuestion};
 pub use tiles::Place;
 pub use timeline::WhichStep;
 
-use crate::access::{Caller, Gate, subject};
-use crate::alerts::machine::EVERY_RUN;
-use crate::alerts::{Alerts, JobFacts};
-use crate::clock::now_ns;
-use crate::ingest::IngestService;
-use crate::job_data::job::{Summary, no_job};
-use crate::job_data::{ReadError, find};
-use crate::judge::{Judge, Range};
-use crate::permits::{ANSWERS_MAX, Permits};
-use crate::store::{JobRow, Scope, Scoped, Store, Tenant, Which};
-use crate::streams::Streams;
-use crate::supervise::{TaskState, Tasks};
-use replays::Replays;
-use tiles::Tiles;
+pub(crate) use reader::StoreReader;
+#[cfg(not(target_family = "wasm"))]
 pub(crate) use worker_threads::permit;
-use worker_threads::{apart, with_permit};
+// The service needs a daemon: callers, threads and streams.
+#[cfg(not(target_family = "wasm"))]
+use {
+    crate::access::{Caller, Gate, subject},
+    crate::alerts::machine::EVERY_RUN,
+    crate::alerts::{Alerts, JobFacts},
+    crate::clock::now_ns,
+    crate::ingest::IngestService,
+    crate::job_data::ReadError,
+    crate::job_data::job::no_job,
+    crate::judge::Judge,
+    crate::permits::{ANSWERS_MAX, Permits},
+    crate::store::{Scope, Scoped, Store, Tenant, Which},
+    crate::streams::Streams,
+    crate::supervise::{TaskState, Tasks},
+    jobs::Listing,
+    memctl_answers::holders::Holders,
+    memctl_answers::jobs::Jobs,
+    memctl_answers::processes::JobProcesses,
+    memctl_proto::v1,
+    memctl_proto::v1::query_server::Query,
+    replays::Replays,
+    serde::Serialize,
+    std::sync::Arc,
+    tiles::Tiles,
+    tokio_stream::wrappers::ReceiverStream,
+    tonic::{Request, Response, Status},
+    worker_threads::{apart, with_permit},
+};
 
-/// The most jobs in a list.
-const JOBS_MAX: u32 = 10_000;
-
+#[cfg(not(target_family = "wasm"))]
 /// The most concurrent requests that wait for a process or a replay.
 const ASKING_MAX: usize = 16;
 
-/// How long a list of jobs may take to judge its jobs. Jobs that were judged before are listed at once.
-const JUDGING: std::time::Duration = std::time::Duration::from_secs(3);
-
+#[cfg(not(target_family = "wasm"))]
 /// The receiving end of a response stream.
 type Parts<T> = tokio::sync::mpsc::Receiver<Result<T, Status>>;
 
+#[cfg(not(target_family = "wasm"))]
 /// The query service.
 pub struct QueryService {
     store: Arc<dyn Store>,
@@ -116,6 +120,7 @@ pub struct QueryService {
     started_ns: u64,
 }
 
+#[cfg(not(target_family = "wasm"))]
 impl QueryService {
     /// A service over a store. Streams and ingest supply the live state; alerts are notified of deleted jobs.
     #[must_use]
@@ -278,49 +283,8 @@ impl QueryService {
     /// # Errors
     /// The same as for every request.
     pub async fn jobs(&self, caller: &Caller, request: v1::ListJobsRequest) -> Result<Jobs, ReadError> {
-        let limit = if request.limit == 0 { JOBS_LISTED } else { request.limit.min(JOBS_MAX) };
-        let narrowed = !request.states.is_empty() || !request.labels.is_empty();
-        let until = tokio::time::Instant::now() + JUDGING;
-        let mut jobs = Vec::new();
-        // Jobs that the filter removes do not count against the limit.
-        for job in self.store.jobs_in(&caller.scope, if narrowed { JOBS_MAX } else { limit }).await? {
-            if jobs.len() >= limit as usize {
-                break;
-            }
-            let sessions = self.store.sessions(job.key).await?;
-            let mut answer = answer::job(&job, Summary::new(&job, sessions.iter(), &self.streams));
-            let state = v1::JobState::from(answer.state) as i32;
-            let has = |label: &v1::Label| answer.labels.get(&label.key) == Some(&label.value);
-            let asked =
-                (request.states.is_empty() || request.states.contains(&state)) && request.labels.iter().all(has);
-            if !asked {
-                continue;
-            }
-            if request.judge {
-                // A job that takes too long, or cannot be judged, is listed without a verdict.
-                answer.verdict = tokio::time::timeout_at(until, self.verdict(&job)).await.ok().and_then(Result::ok);
-            }
-            jobs.push(answer);
-        }
-        Ok(Jobs { schema: SCHEMA, jobs, ..Jobs::default() })
-    }
-
-    async fn verdict(&self, job: &JobRow) -> Result<JobVerdict, ReadError> {
-        let selection =
-            v1::Selection { job: job.address().to_string(), attempt: Some(job.attempt), ..Default::default() };
-        let store = Scoped::of(&self.store, &Scope::One(Tenant::stored(&job.tenant)));
-        let found = Arc::new(find(&*store, &selection).await?);
-        let judgement = self.judge.judgement(&found, &found, Range::default(), true).await?;
-        let worst = judgement.findings.first();
-        let decides = judgement.not_judged.iter().find(|not| not.decides());
-        Ok(JobVerdict {
-            verdict: Some((&judgement.verdict(self.judge.activity(&found), found.has_failed())).into()),
-            severity: worst.map(|finding| finding.severity.name().into()),
-            finding: worst.map(|finding| finding.kind.name().to_owned()),
-            title: worst.map(|finding| finding.headline()).filter(|title| !title.is_empty()),
-            findings: u32::try_from(judgement.findings.len()).unwrap_or(u32::MAX),
-            inconclusive: decides.map(|not| not.reason.clone()).filter(|reason| !reason.is_empty()),
-        })
+        let Self { store, streams, judge, .. } = self;
+        Listing { store, streams, judge }.jobs(&caller.scope, request).await
     }
 
     /// A job and its processes, without an analysis.
@@ -329,12 +293,7 @@ impl QueryService {
     /// The same as for every request.
     pub async fn job(&self, caller: &Caller, selection: &v1::Selection) -> Result<JobProcesses, ReadError> {
         let store = self.seen(caller, &selection.job).await?;
-        let found = find(&*store, selection).await?;
-        Ok(JobProcesses {
-            job: answer::found_job(&found, &self.streams),
-            completeness: found.completeness(&self.streams, &*self.store).into(),
-            processes: answer::processes(&found, &self.streams),
-        })
+        jobs::job(&*store, &self.streams, selection).await
     }
 
     async fn status(&self, caller: &Caller) -> Result<v1::Status, ReadError> {
@@ -417,11 +376,13 @@ impl QueryService {
     }
 }
 
+#[cfg(not(target_family = "wasm"))]
 fn task((name, state): (&'static str, TaskState)) -> v1::TaskStatus {
     let TaskState { running, restarts, failure } = state;
     v1::TaskStatus { name: name.to_owned(), running, restarts, failure }
 }
 
+#[cfg(not(target_family = "wasm"))]
 #[tonic::async_trait]
 impl Query for QueryService {
     type ExportStream = ReceiverStream<Result<v1::ExportPart, Status>>;

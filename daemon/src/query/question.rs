@@ -36,7 +36,7 @@ use super::{
 use crate::job_data::ReadError;
 
 /// A question about one job; see the module.
-pub trait Question: Send + 'static {
+pub trait Question: Send + Sync + 'static {
     /// The type of its answer.
     type Answer: Send + 'static;
 

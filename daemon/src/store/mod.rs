@@ -11,27 +11,42 @@
 //!
 //! - [`rows`]: the records; `plan`: what an append changes, one rule for all.
 //! - [`address`]: the address of a store, and [`open`]; [`sqlite`], [`postgres`]: the two databases; `sql`: what they share.
+//! - [`recordings`]: recordings in this process's memory, without a database.
+//!
+//! (Over 400 lines: one trait with the guarantee of each method, and its errors.)
 
 pub mod access_rows;
+#[cfg(not(target_family = "wasm"))]
 pub mod address;
 pub mod alert_records;
+#[cfg(not(target_family = "wasm"))]
 pub mod checking;
+#[cfg(not(target_family = "wasm"))]
 pub mod copying;
+#[cfg(not(target_family = "wasm"))]
 mod damage;
 mod expiry;
 pub mod holders;
 mod losses;
+#[cfg(not(target_family = "wasm"))]
 mod migrations;
 pub mod opening;
 mod plan;
+#[cfg(not(target_family = "wasm"))]
 pub mod postgres;
+pub mod recordings;
+#[cfg(not(target_family = "wasm"))]
 mod row_reader;
 pub mod rows;
 pub mod runs;
 pub mod scoped;
+#[cfg(not(target_family = "wasm"))]
 mod secrets;
+#[cfg(not(target_family = "wasm"))]
 mod selection;
+#[cfg(not(target_family = "wasm"))]
 mod sql;
+#[cfg(not(target_family = "wasm"))]
 pub mod sqlite;
 pub mod tenant;
 mod wire_form;
@@ -44,12 +59,15 @@ use memctl_model::{SessionId, SessionInfo};
 use memctl_proto::v1::ItemKind;
 
 pub use access_rows::{AuditRow, TokenRow};
+#[cfg(not(target_family = "wasm"))]
 pub use address::{AddressError, StoreAddress, open, open_read_only};
 pub use alert_records::{AlertKind, AlertPut, AlertRecord, AlertSelection, PutOutcome};
 pub use holders::{HOLDERS_KEPT, HoldersIndex, HoldersRow, JOB_HOLDERS_BYTES, JOB_HOLDERS_KEPT, Says};
 pub use losses::ExpiredJob;
 pub use opening::{Held, Opening, SecretHash};
+#[cfg(not(target_family = "wasm"))]
 pub use postgres::PostgresStore;
+pub use recordings::RecordingStore;
 pub use rows::{
     Append, ChunkLevels, ChunkRow, DeviceRow, DeviceUpdate, EpochEndRow, Expired, Gap, ItemIndex, ItemPage, ItemRow,
     JobRow, Latest, NewItem, OpenedSession, PAGE_BYTES, Retention, Selection, SessionKey, SessionRow, StoreInfo,
@@ -57,6 +75,7 @@ pub use rows::{
 };
 pub use runs::Which;
 pub use scoped::Scoped;
+#[cfg(not(target_family = "wasm"))]
 pub use sqlite::SqliteStore;
 pub use tenant::{DEFAULT_TENANT, Scope, Tenant};
 

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use memctl_model::{Dropped, SessionEnd, SessionInfo};
 
-use super::rows::{Append, DeviceUpdate, EpochEndRow, Gap, NewItem, SessionKey};
+use super::rows::{Append, DeviceUpdate, EpochEndRow, Gap, NewItem, SessionKey, SessionRow};
 use super::{StoreError, wire_form};
 
 /// Sums stop at this limit instead of overflowing: databases count in signed 64 bits.
@@ -40,6 +40,47 @@ pub(super) struct SessionState {
     pub missing_items: u64,
     /// Whether segments are expandable; `None` until one was recorded.
     pub expandable: Option<bool>,
+}
+
+impl SessionState {
+    /// The row for callers.
+    ///
+    /// The recorded segments take precedence over the exported setting, which may be misspelt, set too late, or
+    /// overruled.
+    pub(super) fn into_row(self, key: SessionKey, mut info: SessionInfo) -> SessionRow {
+        let Self {
+            job,
+            durable_seq,
+            heard_ns,
+            end,
+            events,
+            stored_bytes,
+            stored_items,
+            dropped,
+            expired_events,
+            duplicates,
+            missing_items,
+            expandable,
+        } = self;
+        let exported = info.settings.expandable_segments;
+        info.settings.expandable_segments = expandable.unwrap_or(exported);
+        SessionRow {
+            key,
+            job,
+            info,
+            durable_seq,
+            heard_ns,
+            end,
+            events,
+            stored_bytes,
+            stored_items,
+            dropped,
+            expired_events,
+            duplicates,
+            missing_items,
+            overruled: exported && expandable == Some(false),
+        }
+    }
 }
 
 /// An item to be stored.

@@ -206,47 +206,6 @@ pub(super) fn session(row: &impl Cells) -> Result<SessionRow, Fault> {
     Ok(state.into_row(key, info))
 }
 
-impl SessionState {
-    /// The row for callers.
-    ///
-    /// The recorded segments take precedence over the exported setting, which may be misspelt, set too late, or
-    /// overruled.
-    pub(super) fn into_row(self, key: SessionKey, mut info: memctl_model::SessionInfo) -> SessionRow {
-        let Self {
-            job,
-            durable_seq,
-            heard_ns,
-            end,
-            events,
-            stored_bytes,
-            stored_items,
-            dropped,
-            expired_events,
-            duplicates,
-            missing_items,
-            expandable,
-        } = self;
-        let exported = info.settings.expandable_segments;
-        info.settings.expandable_segments = expandable.unwrap_or(exported);
-        SessionRow {
-            key,
-            job,
-            info,
-            durable_seq,
-            heard_ns,
-            end,
-            events,
-            stored_bytes,
-            stored_items,
-            dropped,
-            expired_events,
-            duplicates,
-            missing_items,
-            overruled: exported && expandable == Some(false),
-        }
-    }
-}
-
 /// `jobs.sql`, `job_latest.sql`, `job_by_name.sql`.
 pub(super) fn job(row: &impl Cells) -> Result<JobRow, Fault> {
     Ok(JobRow {

@@ -4,6 +4,8 @@
 //! Refuses: columns that are longer than declared or than their limit.
 
 use memctl_model::limits::COLUMN_BYTES_MAX;
+#[cfg(target_family = "wasm")]
+use memctl_zstd as zstd;
 
 use super::{ChunkError, check_limit};
 

@@ -1179,17 +1179,6 @@ pub mod ingest_client {
     pub struct IngestClient<T> {
         inner: tonic::client::Grpc<T>,
     }
-    impl IngestClient<tonic::transport::Channel> {
-        /// Attempt to create a new client by connecting to a given endpoint.
-        pub async fn connect<D>(dst: D) -> Result<Self, tonic::transport::Error>
-        where
-            D: TryInto<tonic::transport::Endpoint>,
-            D::Error: Into<StdError>,
-        {
-            let conn = tonic::transport::Endpoint::new(dst)?.connect().await?;
-            Ok(Self::new(conn))
-        }
-    }
     impl<T> IngestClient<T>
     where
         T: tonic::client::GrpcService<tonic::body::Body>,
@@ -1880,17 +1869,6 @@ pub mod query_client {
     #[derive(Debug, Clone)]
     pub struct QueryClient<T> {
         inner: tonic::client::Grpc<T>,
-    }
-    impl QueryClient<tonic::transport::Channel> {
-        /// Attempt to create a new client by connecting to a given endpoint.
-        pub async fn connect<D>(dst: D) -> Result<Self, tonic::transport::Error>
-        where
-            D: TryInto<tonic::transport::Endpoint>,
-            D::Error: Into<StdError>,
-        {
-            let conn = tonic::transport::Endpoint::new(dst)?.connect().await?;
-            Ok(Self::new(conn))
-        }
     }
     impl<T> QueryClient<T>
     where
@@ -3411,17 +3389,6 @@ pub mod alerts_client {
     pub struct AlertsClient<T> {
         inner: tonic::client::Grpc<T>,
     }
-    impl AlertsClient<tonic::transport::Channel> {
-        /// Attempt to create a new client by connecting to a given endpoint.
-        pub async fn connect<D>(dst: D) -> Result<Self, tonic::transport::Error>
-        where
-            D: TryInto<tonic::transport::Endpoint>,
-            D::Error: Into<StdError>,
-        {
-            let conn = tonic::transport::Endpoint::new(dst)?.connect().await?;
-            Ok(Self::new(conn))
-        }
-    }
     impl<T> AlertsClient<T>
     where
         T: tonic::client::GrpcService<tonic::body::Body>,
@@ -4134,17 +4101,6 @@ pub mod access_client {
     pub struct AccessClient<T> {
         inner: tonic::client::Grpc<T>,
     }
-    impl AccessClient<tonic::transport::Channel> {
-        /// Attempt to create a new client by connecting to a given endpoint.
-        pub async fn connect<D>(dst: D) -> Result<Self, tonic::transport::Error>
-        where
-            D: TryInto<tonic::transport::Endpoint>,
-            D::Error: Into<StdError>,
-        {
-            let conn = tonic::transport::Endpoint::new(dst)?.connect().await?;
-            Ok(Self::new(conn))
-        }
-    }
     impl<T> AccessClient<T>
     where
         T: tonic::client::GrpcService<tonic::body::Body>,
@@ -4722,17 +4678,6 @@ pub mod page_client {
     #[derive(Debug, Clone)]
     pub struct PageClient<T> {
         inner: tonic::client::Grpc<T>,
-    }
-    impl PageClient<tonic::transport::Channel> {
-        /// Attempt to create a new client by connecting to a given endpoint.
-        pub async fn connect<D>(dst: D) -> Result<Self, tonic::transport::Error>
-        where
-            D: TryInto<tonic::transport::Endpoint>,
-            D::Error: Into<StdError>,
-        {
-            let conn = tonic::transport::Endpoint::new(dst)?.connect().await?;
-            Ok(Self::new(conn))
-        }
     }
     impl<T> PageClient<T>
     where

@@ -29,6 +29,8 @@ fn generate(out: &Path) {
     tonic_prost_build::configure()
         .out_dir(out)
         .codec_path("crate::codec::Bounded")
+        // Connections are made elsewhere, and WebAssembly has none.
+        .build_transport(false)
         .compile_fds_with_config(descriptors, config)
         .expect("the code is generated");
     prost_build::Config::new()

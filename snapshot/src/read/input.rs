@@ -4,6 +4,8 @@
 //! Guarantees: memory is one buffer, regardless of the lengths that the file declares. The digest covers exactly the
 //! unpacked bytes that were consumed, so a pickle and its compressed form have the same digest.
 
+#[cfg(target_family = "wasm")]
+use memctl_zstd as zstd;
 use std::io::{self, BufReader, Read};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -10,6 +10,7 @@ mod alerts_of_tenants;
 mod bad_input;
 mod bad_place;
 mod bounds;
+mod browser;
 mod check_results;
 mod connections;
 mod copies;

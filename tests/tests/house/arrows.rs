@@ -8,7 +8,7 @@ use serde_json::Value;
 
 /// Each crate with the crates of memctl that it may import, those that it must never import (normal dependencies), and
 /// the sentence of the rule.
-const RULES: [(&str, &[&str], &[&str], &str); 9] = [
+const RULES: [(&str, &[&str], &[&str], &str); 11] = [
     (
         "memctl-model",
         &[],
@@ -16,8 +16,14 @@ const RULES: [(&str, &[&str], &[&str], &str); 9] = [
         "model/ holds the nouns and imports std and thiserror only (serde as a feature)",
     ),
     (
+        "memctl-zstd",
+        &[],
+        &["zstd", "prost", "tokio", "tonic", "serde", "tracing"],
+        "zstd/ reads and writes zstd's frames in Rust alone",
+    ),
+    (
         "memctl-proto",
-        &["memctl-model"],
+        &["memctl-model", "memctl-zstd"],
         &["sqlx", "tokio", "hyper-util"],
         "proto/ spells the nouns as bytes: model, prost, tonic, zstd; never sqlx, analysis or a runtime of its own",
     ),
@@ -35,7 +41,7 @@ const RULES: [(&str, &[&str], &[&str], &str); 9] = [
     ),
     (
         "memctl-snapshot",
-        &["memctl-model", "memctl-analysis"],
+        &["memctl-model", "memctl-analysis", "memctl-zstd"],
         &["tokio", "tonic", "prost", "sqlx", "serde", "tracing"],
         "snapshot/ reads and writes PyTorch's files: model and analysis; no wire, no runtime, no agent",
     ),
@@ -47,7 +53,7 @@ const RULES: [(&str, &[&str], &[&str], &str); 9] = [
     ),
     (
         "memctl-daemon",
-        &["memctl-model", "memctl-proto", "memctl-analysis", "memctl-answers", "memctl-replay"],
+        &["memctl-model", "memctl-zstd", "memctl-proto", "memctl-analysis", "memctl-answers", "memctl-replay"],
         &["cudarc", "pyo3", "nvml-wrapper"],
         "daemon/ imports model, proto, analysis, answers and replay; never the agent, cudarc or pyo3",
     ),
@@ -71,6 +77,12 @@ const RULES: [(&str, &[&str], &[&str], &str); 9] = [
         ],
         &["sqlx"],
         "cli/ uses all others through their front doors, never sqlx directly",
+    ),
+    (
+        "memctl-browser",
+        &["memctl-model", "memctl-proto", "memctl-analysis", "memctl-snapshot", "memctl-agent", "memctl-daemon"],
+        &["sqlx", "zstd", "ring", "hyper", "axum", "libc"],
+        "browser/ joins the importer, the batch stage and the daemon's views; no socket, no database, no C",
     ),
 ];
 

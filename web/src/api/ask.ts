@@ -1,12 +1,14 @@
 // Requests data from the daemon, and keeps the last response while it is requested again.
 //
 // Guarantees: a request that is no longer needed is cancelled; a late response never replaces a later one; shown data
-// stays while it is requested again; a report answers from its own file (`report/`).
+// stays while it is requested again; a report answers from its own file (`report/`), and a page without a daemon from its
+// worker (`site/`).
 // Refuses: any other host.
 
 import { signal } from '@preact/signals';
 import { useEffect, useState } from 'preact/hooks';
 import { file, said } from '../report/file';
+import { desk } from '../site/open';
 import { isLive, listen, type News } from './live';
 
 /** Why a request failed, in the daemon's own sentence. */
@@ -44,6 +46,11 @@ async function answered(path: string, cancel?: AbortSignal): Promise<Response> {
     const found = await said(file, path);
     if (typeof found === 'string') throw new Refused(404, found);
     return new Response(found);
+  }
+  if (desk !== null) {
+    const { status, content } = await desk.get(path);
+    if (status === 200) return new Response(content);
+    throw new Refused(status, new TextDecoder().decode(content).trim().split('\n')[0] ?? '');
   }
   const answer = await fetch(`/api/v1/${path}`, cancel ? { signal: cancel } : {});
   if (answer.ok) return answer;
@@ -111,7 +118,7 @@ export function useAsked<T>(
         const answer = await ask<T>(path, cancel.signal);
         if (cancel.signal.aborted) return;
         setKnown({ path, answer, trouble: null });
-        if (file === null && again?.(answer)) {
+        if (file === null && desk === null && again?.(answer)) {
           unheard ??= listen(hear);
           later(isLive.value ? AGAIN_LIVE_MS : AGAIN_MS);
         } else {
@@ -120,9 +127,9 @@ export function useAsked<T>(
         }
       } catch (error) {
         if (cancel.signal.aborted) return;
-        const words = error instanceof Refused ? error.message : 'the daemon does not answer; this page asks again';
+        const words = error instanceof Refused || desk !== null ? (error as Error).message : 'the daemon does not answer; this page asks again';
         setKnown((before) => ({ path, answer: before.path === path ? before.answer : null, trouble: words }));
-        if (!(error instanceof Refused) || error.status === 503) later(AGAIN_MS);
+        if (desk === null && (!(error instanceof Refused) || error.status === 503)) later(AGAIN_MS);
       }
       idle = performance.now();
       rest = Math.max(REST_MS, RESTS * (idle - begun));

@@ -6,7 +6,7 @@ import type { RefObject } from 'preact';
 import { useEffect, useRef } from 'preact/hooks';
 
 /** See the module; without `of` it listens on the window. */
-export function useHeard<Kind extends 'wheel' | 'keydown'>(of: RefObject<Element | null> | null, kind: Kind, hear: (event: WindowEventMap[Kind]) => void): void {
+export function useHeard<Kind extends 'wheel' | 'keydown' | 'dragover' | 'dragleave' | 'drop'>(of: RefObject<Element | null> | null, kind: Kind, hear: (event: WindowEventMap[Kind]) => void): void {
   const latest = useRef(hear);
   latest.current = hear;
   useEffect(() => {

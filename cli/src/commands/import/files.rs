@@ -2,8 +2,9 @@
 //!
 //! Guarantees: every rank occurs once, in the order of the ranks; an error names the file.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+
+use memctl_snapshot::ranks;
 
 use crate::exit::Failure;
 
@@ -26,7 +27,7 @@ pub fn find(paths: &[PathBuf]) -> Result<Vec<(u32, PathBuf)>, Failure> {
             return Err(Failure::input(format!("there is no file or folder {}", path.display())));
         }
     }
-    by_rank(files)
+    ranks::by_rank(files, PathBuf::as_path).map_err(|error| Failure::input(error.to_string()))
 }
 
 fn in_folder(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
@@ -49,63 +50,10 @@ fn in_folder(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
     Ok(files)
 }
 
-fn by_rank(files: Vec<PathBuf>) -> Result<Vec<(u32, PathBuf)>, Failure> {
-    let alone = files.len() == 1;
-    let mut ranks: BTreeMap<u32, PathBuf> = BTreeMap::new();
-    for file in files {
-        let rank = match rank_of(&file) {
-            Some(rank) => rank,
-            None if alone => 0,
-            None => {
-                let file = file.display();
-                return Err(Failure::input(format!(
-                    "the name of {file} does not contain its rank; name it like rank3.pickle"
-                )));
-            }
-        };
-        // A folder and one of its files were named, so the same file occurs twice.
-        if let Some(other) = ranks.get(&rank).filter(|other| **other != file) {
-            return Err(Failure::input(format!(
-                "{} and {} are both of rank {rank}; import one of them, or each as a job of its own",
-                other.display(),
-                file.display()
-            )));
-        }
-        ranks.insert(rank, file);
-    }
-    Ok(ranks.into_iter().collect())
-}
-
-/// The number behind `rank` in a file's name: `rank3.pickle`, `snapshot_rank_12.pkl`, `Rank-0.pickle.gz`.
-fn rank_of(file: &Path) -> Option<u32> {
-    let name = file.file_name()?.to_string_lossy().to_ascii_lowercase();
-    // The last occurrence counts: `rank_study_rank3.pickle`.
-    name.rmatch_indices("rank").find_map(|(at, word)| {
-        let rest = name[at + word.len()..].trim_start_matches(['_', '-', '=', '.']);
-        let digits = rest.find(|c: char| !c.is_ascii_digit()).map_or(rest, |end| &rest[..end]);
-        digits.parse().ok()
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::exit::Outcome;
-
-    #[test]
-    fn ranks_in_names() {
-        let rank = |name: &str| rank_of(Path::new(name));
-        assert_eq!(rank("rank3.pickle"), Some(3));
-        assert_eq!(rank("/rank9/snapshot_rank_12.pkl"), Some(12));
-        assert_eq!(rank("Rank-0.pickle.gz"), Some(0));
-        assert_eq!(rank("rank_study_rank3.pickle"), Some(3));
-        assert_eq!(rank("mem.rank-03.pkl.gz"), Some(3));
-        assert_eq!(rank("RANK12.pickle"), Some(12));
-        assert_eq!(rank("host7_rank.5.pickle"), Some(5));
-        assert_eq!(rank("rank.pickle"), None);
-        assert_eq!(rank("snapshot.pickle"), None);
-        assert_eq!(rank("rank99999999999.pickle"), None);
-    }
 
     #[test]
     fn folders_and_files() {

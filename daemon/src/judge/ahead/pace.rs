@@ -10,6 +10,7 @@
 use std::time::{Duration, Instant};
 
 use memctl_replay::STEPS_AHEAD;
+#[cfg(not(target_family = "wasm"))]
 use rustix::time::{ClockId, clock_gettime};
 
 /// The share of a core: one unit of work per this many units of time.
@@ -24,8 +25,15 @@ const FRESH: (u64, u64) = (1, 2);
 const FRESH_UNEVEN: (u64, u64) = (1, 8);
 
 /// Processor time of this thread. Use only differences, for work that stays on one thread.
+#[cfg(not(target_family = "wasm"))]
 pub(super) fn processor_time() -> Duration {
     Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
+}
+
+/// Nothing is computed ahead for recordings, and WebAssembly has no clock of a thread.
+#[cfg(target_family = "wasm")]
+pub(super) fn processor_time() -> Duration {
+    Duration::ZERO
 }
 
 /// The time budget of one device; see the module.

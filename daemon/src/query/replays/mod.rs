@@ -187,8 +187,20 @@ async fn passed<T: Send + 'static>(
 ) -> Result<T, ReadError> {
     let request = v1::ExportRequest { selection: Some(selection.clone()), ..Default::default() };
     let mut parts = export::export(store.clone(), request).await?;
+    // Without threads, the parts are complete before the replay begins. They share their bytes with the store.
+    #[cfg(target_family = "wasm")]
+    let mut parts = {
+        let mut all = std::collections::VecDeque::new();
+        while let Some(part) = parts.recv().await {
+            all.push_back(part);
+        }
+        all
+    };
     working(move |wanted| {
+        #[cfg(not(target_family = "wasm"))]
         let parts = std::iter::from_fn(move || parts.blocking_recv());
+        #[cfg(target_family = "wasm")]
+        let parts = std::iter::from_fn(move || parts.pop_front());
         let mut bodies = parts.filter_map(|part| match part {
             _ if !wanted() => Some(Err(ReadError::Fault("the client disconnected".to_owned()))),
             Ok(part) => part.body.map(Ok),
@@ -200,15 +212,20 @@ async fn passed<T: Send + 'static>(
 }
 
 /// Runs work on a thread of its own. The work gets a function that returns whether the request still waits for the
-/// result.
+/// result. WebAssembly has no threads, so the request itself does the work there.
 pub(super) async fn working<T: Send + 'static>(
     work: impl FnOnce(&dyn Fn() -> bool) -> Result<T, ReadError> + Send + 'static,
 ) -> Result<T, ReadError> {
     // This is dropped together with the request.
     let asker = Arc::new(());
     let waits = Arc::downgrade(&asker);
-    let working = tokio::task::spawn_blocking(move || work(&|| waits.strong_count() > 0));
-    working.await.map_err(|error| ReadError::Fault(crate::supervise::words(error)))?
+    #[cfg(target_family = "wasm")]
+    return work(&|| waits.strong_count() > 0);
+    #[cfg(not(target_family = "wasm"))]
+    {
+        let working = tokio::task::spawn_blocking(move || work(&|| waits.strong_count() > 0));
+        working.await.map_err(|error| ReadError::Fault(crate::supervise::words(error)))?
+    }
 }
 
 fn busy() -> ReadError {
