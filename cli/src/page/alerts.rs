@@ -273,7 +273,7 @@ pub(crate) mod tests {
             receiver: "hook".into(),
             notified: Some(Phase::Resolved),
             notified_at: Some(Time(0)),
-            given_up: false,
+            given_up: 0,
             last_error: None,
         };
         let resolved = Alert { state: Phase::Resolved, receivers: vec![hook], ..firing() };
