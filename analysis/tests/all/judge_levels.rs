@@ -169,7 +169,8 @@ fn blind(_: u64) -> Sample {
 
 #[test]
 fn memory_outside_the_allocator_is_found_where_the_driver_does_not_list_the_process() {
-    let readers: [(&str, fn(u64) -> Sample); 4] = [
+    type Reader = fn(u64) -> Sample;
+    let readers: [(&str, Reader); 4] = [
         ("another view", blind),
         ("no list", |used| Sample {
             device_used_bytes: Some(used),

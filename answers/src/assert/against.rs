@@ -1,9 +1,9 @@
 //! `--against`: the job must not be worse than another job or a saved baseline, by peaks and by findings.
 
 use memctl_analysis::proof_limits;
-use memctl_model::finding::Growth;
 use memctl_model::{FindingKind, HumanBytes};
 
+use super::beside::{beside_tensors, is_slow, not_judged_words};
 use super::known::{Beside, New};
 use super::leaks::is_small_leak;
 use super::peaks::{ALLOCATED, OfEpoch, RESERVED};
@@ -157,21 +157,4 @@ fn less_judged(report: &Report, other: &Against, terms: &Terms) -> Option<Checke
     };
     let not = report.scope.not_judged.iter().find(only_there)?;
     Some(verdict(Outcome::Inconclusive, not_judged_words(not)))
-}
-
-/// Whether a kind is about growth beside live tensors. Such growth is visible only over many measurements or epochs,
-/// and a few seconds decide whether a short run has them. So these kinds are named but decide nothing.
-fn is_slow(kind: FindingKind) -> bool {
-    kind.growth() == Some(Growth::Beside)
-}
-
-/// ` (host memory not judged: needs 6 measurements, found 5)`.
-pub(super) fn beside_tensors(report: &Report) -> String {
-    let is_of_it = |not: &&NotJudged| not.is_whole() && not.known_kind().is_some_and(is_slow);
-    let said: Vec<String> = report.scope.not_judged.iter().filter(is_of_it).map(not_judged_words).collect();
-    if said.is_empty() { String::new() } else { format!(" ({})", said.join("; ")) }
-}
-
-fn not_judged_words(not: &NotJudged) -> String {
-    format!("{} not judged: {}", not.subject(), not.reason)
 }

@@ -6,7 +6,7 @@ use memctl_analysis::proof_limits;
 use memctl_model::holders::{is_of_gradients, is_of_optimizer_state};
 use memctl_model::{FindingKind, HumanBytes, Pattern};
 
-use super::against::beside_tensors;
+use super::beside::beside_tensors;
 use super::levels::Levels;
 use super::{Checked, Outcome, Terms, against, concerning, found, not_judged, verdict};
 use crate::finding::Finding;

@@ -5,6 +5,7 @@
 //! once. A missing figure never passes, not even with `allow_incomplete`.
 
 pub mod against;
+mod beside;
 mod growth;
 mod known;
 mod leaks;
