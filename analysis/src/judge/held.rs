@@ -42,7 +42,7 @@ pub(super) fn held(site: &Site, (began_per, begun_at): (Per, u32), per: Per) -> 
 
 /// Bytes of a site's first level, after the boundary at which growth began, that are not part of the growth. The first
 /// call also makes memory that is made only once (a library's workspace, gradients). One typical rise of the first
-/// level is growth, as far as the phase that grows made as much of it.
+/// level is growth.
 fn made_once(site: &Site, points: &[Point], begun_at: u32) -> u64 {
     let held = &points[points.partition_point(|point| point.at <= begun_at || point.bytes == 0)..];
     let rises: Vec<u64> =
@@ -50,8 +50,10 @@ fn made_once(site: &Site, points: &[Point], begun_at: u32) -> u64 {
     let (Some(first), Some(largest)) = (held.first(), rises.iter().max()) else { return 0 };
     let typical = rises.iter().fold(0_u64, |sum, rise| sum.saturating_add(*rise)) / rises.len() as u64;
     let is_beyond = first.bytes > largest.saturating_mul(FIRST_LEVEL_FACTOR);
+    // What another phase made and is still there was made once, even where the first level has no rise yet.
     let [now, at_first] = &site.phases;
-    let phase = (0..now.len()).max_by_key(|&phase| now[phase].saturating_sub(at_first[phase]));
-    let grown = phase.map_or(typical, |phase| typical.min(at_first[phase]));
-    if is_beyond { first.bytes.saturating_sub(grown) } else { 0 }
+    let grown = (0..now.len()).max_by_key(|&phase| now[phase].saturating_sub(at_first[phase]));
+    let others =
+        (0..now.len()).filter(|&phase| Some(phase) != grown).fold(0_u64, |sum, phase| sum.saturating_add(now[phase]));
+    if is_beyond { first.bytes.saturating_sub(typical).max(others.min(first.bytes)) } else { 0 }
 }

@@ -61,7 +61,7 @@ export class Desk {
   }
 
   /** Imports files as a run of a job; fails with the module's sentence. */
-  async import(job: string, files: Chosen[], onProgress: (progress: Progress) => void): Promise<void> {
+  async read(job: string, files: Chosen[], onProgress: (progress: Progress) => void): Promise<void> {
     const { status, content } = await this.request((id) => ({ kind: 'import', id, job, files }), onProgress);
     if (status !== 200) throw new Error(new TextDecoder().decode(content).trim());
     this.kept.push({ job, files });

@@ -35,7 +35,7 @@ export async function open(job: string, files: Chosen[]): Promise<void> {
   trouble.value = null;
   opening.value = { job, progress: null };
   try {
-    await desk.import(job, files, (progress) => { opening.value = { job, progress }; });
+    await desk.read(job, files, (progress) => { opening.value = { job, progress }; });
     go({ view: 'job', job: { name: job, attempt: null, rank: null, tenant: null }, since: null, until: null });
   } catch (error) {
     if (!(error instanceof Stopped)) trouble.value = error instanceof Error ? error.message : String(error);
