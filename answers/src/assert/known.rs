@@ -191,6 +191,7 @@ mod tests {
             site: crate::finding::Site::new(Some(frame), Vec::new()),
             bytes_per_step: Some(bytes_per_step),
             holders,
+            is_explained: true,
             ..Finding::default()
         }
     }
@@ -230,6 +231,15 @@ mod tests {
         assert_eq!(judged(vec![leak(7, 64 * KIB, None)], vec![leak(9, 70 * KIB, None)]).0, Outcome::Holds);
         let (outcome, because) = judged(Vec::new(), vec![leak(9, 70 * KIB, None)]);
         assert_eq!((outcome, &*because), (Outcome::DoesNotHold, "new: Live memory grows 70.0 KiB per step"));
+    }
+
+    #[test]
+    fn new_growth_with_an_open_cause_is_inconclusive() {
+        let open = || vec![Finding { is_explained: false, ..leak(9, 70 * KIB, None) }];
+        let (outcome, because) = compared(Vec::new(), open(), Spread::default());
+        assert_eq!(outcome, Outcome::Inconclusive, "{because}");
+        assert!(because.contains("no process was asked what holds it"), "{because}");
+        assert_eq!(compared(open(), open(), Spread::default()).0, Outcome::Holds);
     }
 
     #[test]

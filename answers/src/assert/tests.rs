@@ -39,7 +39,9 @@ fn what_each_epoch_gives_back_is_stable() {
     let judged = |kind, ends: &[u64]| stable(&report(kind, ends), &Terms::default()).verdict;
     let held = [42, 42, 42, 42, 42, 81];
     assert_eq!(judged("released", &held), Outcome::Holds, "the last end is that of the last step");
-    assert_eq!(judged("steady", &held), Outcome::DoesNotHold);
+    assert_eq!(judged("steady", &held), Outcome::Holds, "what is left at the end confirms the levels before");
+    assert_eq!(judged("steady", &[42, 60, 81]), Outcome::DoesNotHold);
+    assert_eq!(judged("steady", &[42, 81]), Outcome::Inconclusive, "nothing confirms the second one");
     assert_eq!(judged("released", &[42, 42, 42, 81, 42, 81]), Outcome::DoesNotHold);
 }
 
@@ -57,7 +59,7 @@ fn stable_is_open_if_no_leak_is() {
     let judged =
         |report: &Report| (no_leak(report, &Terms::default()).verdict, stable(report, &Terms::default()).verdict);
     assert_eq!(judged(&short), (Outcome::Inconclusive, Outcome::Inconclusive));
-    short.ranks[0].epoch_ends[1].allocated_bytes = Some(60 * MIB);
+    short.ranks = report("steady", &[42, 60, 60]).ranks;
     assert_eq!(judged(&short).1, Outcome::DoesNotHold, "a level that rose is evidence");
 }
 
