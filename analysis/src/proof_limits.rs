@@ -27,6 +27,8 @@ pub const GROWTH_ENDS_MIN: usize = 3;
 pub const LEAK_ENDS_MIN: usize = 6;
 /// Minimum number of steps to report memory kept at each step, if there are too few epoch ends.
 pub const LEAK_STEPS_MIN: u64 = 30;
+/// Maximum number of lines of a function that are aligned between two runs. The work grows with the product of both numbers.
+pub const ALIGNED_LINES_MAX: usize = 1024;
 /// Runs differ in length if the shorter one has less than this share of the steps of the longer one.
 const SAME_LENGTH: f64 = 0.75;
 /// Rates of one leak in runs of the same kind differ by up to this share.

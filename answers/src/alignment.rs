@@ -8,18 +8,18 @@
 //! Guarantees: a line has at most one partner, in the same function and the same file (or a file of the same name, if
 //! the other run is of another checkout). Partners of one function have the same order in both runs. Two equal runs are
 //! aligned line by line, and exchanging the runs exchanges the sides of the pairs. The time for a function with `n` and
-//! `m` lines is proportional to `n` times `m`, of which each is at most [`LINES_MAX`]. Of more lines, only the largest
+//! `m` lines is proportional to `n` times `m`, of which each is at most [`ALIGNED_LINES_MAX`]. Of more lines, only the largest
 //! are aligned; the others are partners if their line numbers are equal. Does not find lines that moved to another
 //! function.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BTreeMap, BTreeSet};
 
+use memctl_analysis::proof_limits::ALIGNED_LINES_MAX;
+
 use crate::Frame;
 use crate::format::text::file_name;
 
-/// The most lines of one function and run that are aligned.
-const LINES_MAX: usize = 1024;
 /// The class of memory whose purpose is not known.
 const UNKNOWN: &str = "unknown";
 
@@ -130,14 +130,14 @@ fn functions(before: &[Line<'_>], after: &[Line<'_>]) -> Vec<Function> {
     functions.into_values().collect()
 }
 
-/// Removes the smallest lines above [`LINES_MAX`] from a sorted side and returns them.
+/// Removes the smallest lines above [`ALIGNED_LINES_MAX`] from a sorted side and returns them.
 fn without_small(lines: &[Line<'_>], side: &mut Vec<usize>) -> Vec<usize> {
-    if side.len() <= LINES_MAX {
+    if side.len() <= ALIGNED_LINES_MAX {
         return Vec::new();
     }
     let mut by_size = side.clone();
     by_size.sort_by_key(|&at| Reverse((weight(&lines[at]), number(&lines[at]))));
-    let small = by_size.split_off(LINES_MAX);
+    let small = by_size.split_off(ALIGNED_LINES_MAX);
     let is_small: BTreeSet<usize> = small.iter().copied().collect();
     side.retain(|at| !is_small.contains(at));
     small

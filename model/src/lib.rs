@@ -21,6 +21,7 @@ pub mod holders;
 pub mod judged;
 pub mod keyframe;
 pub mod limits;
+mod main_holder;
 pub mod mark;
 pub mod quantity;
 pub mod rollup;

@@ -3,7 +3,7 @@
 //! Guarantees: the advice names the holder of most blocks and nothing that this holder already does. The advice for
 //! patterns with known code (an evaluation's graph, hooks, optimizers) is not replaced.
 
-use super::holder_bound::beside;
+use super::second_holders::beside;
 use memctl_model::{Collector, Finding, HolderBound, HolderKind, HolderPattern, Pattern, TensorHolder};
 
 /// The advice about the holder of most of a finding's blocks; `None` if the finding's own advice is as good.

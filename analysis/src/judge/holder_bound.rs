@@ -10,11 +10,12 @@
 
 use memctl_model::holders::BLOCKS_MAX;
 use memctl_model::{
-    Boundary, Collector, EvidenceValue, Finding, HolderBound, HolderKind, HoldersFound, Pattern, Severity, TensorHolder,
+    Boundary, Collector, Finding, HolderBound, HolderKind, HoldersFound, Pattern, Severity, TensorHolder,
 };
 
 use super::holder_advice;
 use super::optimizers::{self, Optimizers};
+use super::second_holders::beside;
 use crate::wording::CACHE_DOUBT;
 
 /// Whether the holder of a finding's blocks has a bound.
@@ -95,18 +96,6 @@ fn of_holders(finding: &Finding, items_min: u64, outgrows_graphs: bool) -> Bound
         _ => Bound::Unknown,
     }
 }
-
-/// Holders that are named beside the main one.
-pub(super) fn beside(finding: &Finding) -> Vec<&TensorHolder> {
-    let constant = finding.evidence.iter().find_map(|(name, value)| match value {
-        EvidenceValue::Count(bytes) if name == BESIDE_BYTES => Some(*bytes),
-        _ => None,
-    });
-    finding.holders_beside(constant.unwrap_or(0))
-}
-
-/// The evidence of the bytes of a place that do not grow.
-pub(super) const BESIDE_BYTES: &str = "beside_bytes";
 
 /// Whether a container has at least as many items as it holds blocks, and at least `items_min`.
 fn has_one_each(holder: &TensorHolder, items_min: u64) -> bool {

@@ -12,6 +12,7 @@ use crate::wording::plural;
 use super::history::{Measured, Per};
 use super::levels::{MEASUREMENTS_MIN, SECONDS_MIN, measurements};
 use super::outside;
+use super::process_list;
 use super::subjects::{self, Subject};
 use super::watch::RankWatch;
 
@@ -181,7 +182,7 @@ fn measured(watches: &[&RankWatch], judged: &mut Judged, gaps: &mut Vec<NotJudge
         // Without this process in the driver's list, the list's others may be this process.
         (
             FindingKind::ForeignProcess,
-            |watch| seen(watch, |sample| sample.foreign_used_bytes).filter(|_| outside::is_listed(watch)),
+            |watch| seen(watch, |sample| sample.foreign_used_bytes).filter(|_| process_list::is_listed(watch)),
             false,
         ),
         (FindingKind::HostGrowth, |watch| seen(watch, |sample| sample.host_bytes), true),
@@ -196,7 +197,7 @@ fn measured(watches: &[&RankWatch], judged: &mut Judged, gaps: &mut Vec<NotJudge
             judged.kinds.push(JudgedKind { kind, boundaries: Vec::new() });
         }
         match known {
-            0 if kind == FindingKind::ForeignProcess && watches.iter().any(|watch| !outside::is_listed(watch)) => {
+            0 if kind == FindingKind::ForeignProcess && watches.iter().any(|watch| !process_list::is_listed(watch)) => {
                 gaps.push(gap(kind, Gap::Whole, UNLISTED.to_owned(), "look at nvidia-smi on the host"));
             }
             0 => gaps.push(gap(kind, Gap::Whole, "not measured".to_owned(), LIVE)),

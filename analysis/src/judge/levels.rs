@@ -10,7 +10,7 @@ use memctl_model::{Finding, FindingKind};
 
 use super::growth::{Clock, Growth, growth};
 use super::history::{Measured, Per};
-use super::outside;
+use super::process_list;
 use super::series::Point;
 use super::subjects::Subject;
 use super::watch::RankWatch;
@@ -51,13 +51,13 @@ const CONTEXTS_MAX: u64 = 2 << 30;
 const FOREIGN_MIN: u64 = 256 << 20;
 
 /// All findings about levels, over all ranks.
-pub(super) fn findings(watches: &[&RankWatch], wrong: &[Wrong]) -> Vec<Finding> {
+pub(super) fn findings(watches: &[&RankWatch], wrong: &[Wrong], outside: [Vec<Grown>; 2]) -> Vec<Finding> {
     let all: Vec<Subject> = watches.iter().map(|watch| watch.who()).collect();
     let all: Vec<&Subject> = all.iter().collect();
     let of = |read: fn(&RankWatch) -> Option<Grown>| -> Vec<Grown> {
         watches.iter().filter_map(|watch| read(watch)).collect()
     };
-    let [outside, outside_or_others] = outside::grown(watches);
+    let [outside, outside_or_others] = outside;
     let kinds = [
         (FindingKind::FragmentationGrowth, "", of(unused)),
         (FindingKind::OutsideAllocator, "", outside),
@@ -243,7 +243,7 @@ fn foreign(watches: &[&RankWatch], wrong: &[Wrong]) -> Vec<Finding> {
         let samples = watch.history.samples.all();
         let Some(sample) = samples.iter().rev().find(|sample| sample.foreign_used_bytes.is_some()) else { continue };
         // If the driver's list lacks this process, the figure for others means nothing.
-        if !outside::is_listed(watch) {
+        if !process_list::is_listed(watch) {
             continue;
         }
         let device = watch.facts.device_id.as_deref();
@@ -272,6 +272,6 @@ fn foreign(watches: &[&RankWatch], wrong: &[Wrong]) -> Vec<Finding> {
 fn held(watch: &RankWatch) -> u64 {
     let samples = watch.history.samples.all();
     let measured = samples.iter().rev().find_map(|sample| sample.process_used_bytes);
-    let measured = measured.filter(|_| outside::is_listed(watch));
+    let measured = measured.filter(|_| process_list::is_listed(watch));
     measured.or_else(|| watch.history.last_level().map(|level| level.counters.reserved_bytes)).unwrap_or(0)
 }

@@ -7,10 +7,9 @@
 //!
 //! Guarantees: a figure that contradicts the allocator is not used. What is not measured is not called zero.
 
-use memctl_model::Sample;
-
 use super::history::{Measured, Per};
 use super::levels::{MEASUREMENTS_MIN, measured, measurements};
+use super::process_list::is_listed;
 use super::watch::RankWatch;
 use super::words::Grown;
 
@@ -48,20 +47,6 @@ pub(super) fn seen(watch: &RankWatch) -> Option<(usize, f64)> {
         Source::Process(samples) => measurements(watch, samples, of_process),
         Source::Device(samples) => measurements(watch, samples, |sample| of_device(sample, &[])),
     })
-}
-
-/// Whether the driver's list of processes shows this process as its allocator does, in at least half of the
-/// measurements: both are from different moments.
-pub(super) fn is_listed(watch: &RankWatch) -> bool {
-    let samples = watch.history.samples.all().iter();
-    let known = samples
-        .filter_map(|sample| Some((sample.process_used_bytes?, sample.reserved_bytes.filter(|&held| held > 0)?)));
-    let (mut all, mut listed) = (0_usize, 0_usize);
-    for (used, held) in known {
-        all += 1;
-        listed += usize::from(Sample { process_used_bytes: Some(used), ..Sample::default() }.lists_process(held));
-    }
-    2 * listed >= all
 }
 
 fn source(watch: &RankWatch) -> Option<Source<'_>> {

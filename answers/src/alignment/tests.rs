@@ -227,5 +227,5 @@ fn of_too_many_lines_the_small_ones_are_partners_by_number() {
     // The large ones are aligned although they moved, and a small one has a partner only at its own number.
     let after: Vec<Own> = before.iter().map(|line| moved(line, 2048)).collect();
     let paired = pairs(&before, &after).into_iter().filter(|(was, is)| was.is_some() && was == is).count();
-    assert_eq!(paired, LINES_MAX);
+    assert_eq!(paired, ALIGNED_LINES_MAX);
 }

@@ -123,23 +123,25 @@ fn nothing_new(counts: fn(FindingKind) -> bool) -> &'static str {
 
 /// Growth with an open cause that the other job does not have: it may be a leak.
 fn open_growth(report: &Report, other: &Against, terms: &Terms, new: &[(&Finding, New)]) -> Option<Checked> {
-    if terms.allow_suspected {
-        return None;
-    }
     let open = report.verdict.as_ref().filter(|verdict| verdict.is_open());
     let has_growth = |place: &Option<(String, String)>| other.profile.growth.iter().any(|one| one.place() == *place);
     // An older memctl saved no suspected findings, but the growth of sites.
     let counts = |(finding, new): &&(&Finding, New)| {
         let is_known_growth = *new == New::Place && has_growth(&KnownFinding::from(*finding).place());
-        KnownFinding::from(*finding).fills() && !is_known_growth && (open.is_some() || finding.hurts())
+        KnownFinding::from(*finding).fills()
+            && !is_known_growth
+            && (finding.hurts() || (open.is_some() && !terms.allow_suspected))
     };
     if let Some((finding, why)) = new.iter().find(counts) {
         let asked = if finding.holders.is_none() { "; no process was asked what holds it" } else { "" };
-        let because = format!("suspected and {}{asked} (--allow-suspected accepts it)", why.words(&finding.title));
+        let because = match finding.hurts() {
+            true => format!("{}; it is a leak unless what holds it is bounded{asked}", why.words(&finding.title)),
+            false => format!("suspected and {} (--allow-suspected accepts it)", why.words(&finding.title)),
+        };
         let (findings, site) = (vec![finding.id.clone()], open.and_then(|open| open.site.clone()));
         return Some(Checked { findings, site, ..verdict(Outcome::Inconclusive, because) });
     }
-    let open = open?;
+    let open = open.filter(|_| !terms.allow_suspected)?;
     let here = KnownFinding { site: open.site.clone(), ..KnownFinding::default() }.place();
     let mut known = other.profile.findings.iter().filter(|known| known.fills());
     let is_known = has_growth(&here) || known.any(|known| known.place() == here);

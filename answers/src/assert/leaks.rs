@@ -8,7 +8,7 @@ use memctl_model::{FindingKind, HumanBytes, Pattern};
 
 use super::beside::beside_tensors;
 use super::levels::Levels;
-use super::{Checked, Outcome, Terms, against, concerning, found, not_judged, verdict};
+use super::{Checked, Outcome, Terms, concerning, found, hurting, not_judged, verdict};
 use crate::finding::Finding;
 use crate::report::{Rank, Report};
 use crate::verdict::Verdict;
@@ -16,7 +16,7 @@ use crate::verdict::Verdict;
 pub(super) fn no_findings(report: &Report, terms: &Terms) -> Checked {
     // Growth with an open cause may be a leak, as for `no-leak`.
     let open = || growing(report, terms).filter(|checked| checked.verdict == Outcome::Inconclusive);
-    found(&against(report, terms, |_| true)).or_else(open).or_else(|| not_judged(report, terms)).unwrap_or_else(|| {
+    found(&hurting(report, terms, |_| true)).or_else(open).or_else(|| not_judged(report, terms)).unwrap_or_else(|| {
         let because = format!("nothing of severity warning or above was found{}", beside_tensors(report));
         verdict(Outcome::Holds, because)
     })
@@ -48,14 +48,16 @@ pub(super) fn growing(report: &Report, terms: &Terms) -> Option<Checked> {
 }
 
 pub(super) fn no_leak(report: &Report, terms: &Terms) -> Checked {
-    // Growth with an open cause is suspected, however certain it is that it goes on.
-    let is_open_accepted = terms.allow_suspected && report.verdict.as_ref().is_some_and(Verdict::is_open);
-    let mut leaks = against(report, terms, FindingKind::fills);
-    leaks.retain(|finding| finding.is_explained || !is_open_accepted);
+    // Growth that certainly goes on is not accepted as suspected. With an open cause it proves no leak either.
+    let is_open = report.verdict.as_ref().is_some_and(Verdict::is_open);
+    let (leaks, unexplained): (Vec<&Finding>, Vec<&Finding>) =
+        hurting(report, terms, FindingKind::fills).into_iter().partition(|finding| finding.is_explained || !is_open);
+    let unexplained = found(&unexplained).map(|checked| Checked { verdict: Outcome::Inconclusive, ..checked });
     // A finding about growth with an open cause does not prove a leak.
     let open = growing(report, terms).filter(|checked| checked.verdict == Outcome::Inconclusive);
     open.or_else(|| found(&leaks))
         .or_else(|| growing(report, terms))
+        .or(unexplained)
         .or_else(|| small_leak(report, terms))
         .or_else(|| not_judged(report, terms))
         .or_else(|| rising(report, terms))

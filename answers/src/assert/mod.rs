@@ -231,7 +231,7 @@ fn ends<'a>(rank: &'a Rank, terms: &Terms) -> Vec<&'a EpochEnd> {
 }
 
 /// Findings that count against a condition.
-fn against<'a>(report: &'a Report, terms: &Terms, counts: fn(FindingKind) -> bool) -> Vec<&'a Finding> {
+fn hurting<'a>(report: &'a Report, terms: &Terms, counts: fn(FindingKind) -> bool) -> Vec<&'a Finding> {
     concerning(report, terms, counts).into_iter().filter(|finding| finding.hurts()).collect()
 }
 

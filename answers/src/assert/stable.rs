@@ -7,7 +7,7 @@ use memctl_model::{HumanBytes, VerdictKind};
 
 use super::leaks::{no_leak, suspected};
 use super::levels::Levels;
-use super::{Checked, Outcome, Terms, against, ends, found, too_few, verdict};
+use super::{Checked, Outcome, Terms, ends, found, hurting, too_few, verdict};
 use crate::conditions::Tolerance;
 use crate::format::text::plural;
 use crate::leaks::grows;
@@ -16,7 +16,7 @@ use crate::report::{Rank, Report};
 /// `no-leak` holds, no other memory grows, and the levels stay within the tolerance.
 pub(super) fn stable(report: &Report, terms: &Terms) -> Checked {
     let leak = no_leak(report, terms);
-    let checked = found(&against(report, terms, grows))
+    let checked = found(&hurting(report, terms, grows))
         .or_else(|| Some(leak.clone()).filter(|leak| leak.verdict == Outcome::DoesNotHold))
         .or_else(|| suspected(report, terms, grows))
         .or_else(|| without_epochs(report, terms))

@@ -7,6 +7,8 @@
 //! Guarantees: covers the last [`FAILURES_MAX`] failed requests in the last chunk that has any. Each replay covers at
 //! most the events since a keyframe and one chunk. A failure is left out for the first seconds of a process that goes on,
 //! until it is known whether the program caught it.
+//!
+//! (Over 400 lines: one replay collects all facts about a failure.)
 
 use std::collections::{BTreeMap, HashMap};
 

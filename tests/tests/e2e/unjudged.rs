@@ -442,7 +442,9 @@ fn one_epoch_of_a_job_that_leaks_is_inconclusive() {
         let asked = [verb, "--job", "j", "--epoch", "0"];
         let said = ask(&daemon.url, &asked, place.path());
         assert_eq!(said.code, Some(0), "{verb}");
-        let first = said.page.lines().next().unwrap_or_default();
+        let mut lines = said.page.lines();
+        assert!(lines.next().is_some_and(|range| range.starts_with("Only epoch 0: ")), "{}", said.page);
+        let first = lines.next().unwrap_or_default();
         assert!(
             first.starts_with("Inconclusive: ") && first.contains("needs 30 steps or 3 epoch ends, found"),
             "{}",

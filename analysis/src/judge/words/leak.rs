@@ -6,9 +6,9 @@ use super::{SERIES_MAX, SOON_SECONDS, bytes, median_rate, place, places, thinned
 use crate::judge::SITES_MAX;
 use crate::judge::candidate::Shape;
 use crate::judge::history::Per;
-use crate::judge::holder_bound::BESIDE_BYTES;
 use crate::judge::leak::{Leak, any_confirmed, may_slow_down, reported_kind, surest};
 use crate::judge::optimizers;
+use crate::judge::second_holders::BESIDE_BYTES;
 use crate::judge::subjects::{self, Subject};
 use crate::judge::time_to_full::TimeToFull;
 use crate::wording;

@@ -10,6 +10,7 @@ use crate::judge::Activity;
 use crate::judge::course::{Course, Way};
 use crate::judge::holder_bound::{self, Bound};
 use crate::judge::optimizers::{self, Optimizers};
+use crate::judge::second_holders;
 use crate::judge::subjects::{self, Subject};
 use crate::judge::verdict_inputs::{RisenPeaks, Shown, VerdictInputs};
 use crate::wording::{opening_letter, plural, sentence};
@@ -165,7 +166,7 @@ fn of_optimizer(finding: &Finding) -> Option<String> {
 /// The holder of most of a finding's blocks, in words.
 pub(in crate::judge) fn holder(finding: &Finding) -> Option<String> {
     let (_, most, _) = finding.main_holder()?;
-    let others = holder_bound::beside(finding).into_iter().map(|holder| holder.subject.clone());
+    let others = second_holders::beside(finding).into_iter().map(|holder| holder.subject.clone());
     Some(std::iter::once(most.subject.clone()).chain(others).collect::<Vec<String>>().join(" and "))
 }
 
