@@ -243,9 +243,9 @@ pub struct FindingHolders {
 }
 
 /// The step of a chain from a tensor to its gradient, as the agent names it.
-const GRADIENT: &str = "attribute `grad`";
+pub(crate) const GRADIENT: &str = "attribute `grad`";
 /// The step of a chain to the state of an optimizer, and the steps of the parameters that are its keys.
-const STATE: &str = "attribute `state`";
+pub(crate) const STATE: &str = "attribute `state`";
 const OF_PARAMETER: [&str; 2] = ["key `a Parameter`", "Parameter"];
 /// The step of a chain to the parameters of an optimizer.
 const GROUPS: &str = "attribute `param_groups`";

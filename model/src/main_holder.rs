@@ -54,7 +54,9 @@ const BESIDE: u32 = 8;
 mod tests {
     use super::*;
     use crate::finding::{FindingKind, Severity};
-    use crate::holders::{FindingHolders, HolderKind, HolderPace, HoldersAsked};
+    use crate::holders::{
+        FindingHolders, GRADIENT, HolderKind, HolderPace, HoldersAsked, STATE, is_of_gradients, is_of_optimizer_state,
+    };
     use crate::stack::Frame;
 
     fn chain(steps: &[&str]) -> Vec<String> {
