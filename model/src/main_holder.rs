@@ -55,7 +55,7 @@ mod tests {
     use super::*;
     use crate::finding::{FindingKind, Severity};
     use crate::holders::{
-        FindingHolders, GRADIENT, HolderKind, HolderPace, HoldersAsked, STATE, is_of_gradients, is_of_optimizer_state,
+        FindingHolders, GRADIENT, HolderKind, HoldersAsked, STATE, is_of_gradients, is_of_optimizer_state,
     };
     use crate::stack::Frame;
 
