@@ -186,7 +186,6 @@ const LAYOUT: [(&str, &str); 80] = [
     ("cli/src/page/finding.rs", "LABEL"),
     ("answers/src/baseline.rs", "FILE_BYTES_MAX"),
     ("answers/src/baseline.rs", "VERSION"),
-    ("cli/src/commands/diff.rs", "JOBS_MAX"),
     ("cli/src/page/diff.rs", "SHOWN"),
     ("cli/src/page/finding.rs", "SHOWN"),
     ("cli/src/page/fit.rs", "ROWS"),
