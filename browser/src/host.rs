@@ -20,7 +20,7 @@ unsafe extern "C" {
     /// Writes the next bytes of a file to `at`, at most `room`; returns their number, 0 at the end, or a negative
     /// number if the file cannot be read.
     fn read(file: u32, at: *mut u8, room: usize) -> isize;
-    /// Is told the bytes read and the events found in the file of a rank.
+    /// Receives the bytes read and the events found in the file of a rank.
     safe fn progress(rank: u32, bytes: f64, events: f64);
 }
 

@@ -30,7 +30,7 @@ use tokio::runtime::{Builder, Runtime};
 pub struct Page {
     recordings: Recordings,
     runtime: Runtime,
-    /// The number of imports so far. It tells the runs of one name apart.
+    /// The number of imports so far. It distinguishes the runs of one name.
     imports: u64,
 }
 
