@@ -439,6 +439,7 @@ class Search:
         if not missing or not self._starts:
             self._starts = None
             return True
+        began, worked = time.perf_counter_ns(), time.thread_time_ns()
         numbers = self._starts[-STARTS_AT_ONCE:]
         numbers.reverse()
         paths = self._paths(now, numbers)
@@ -462,9 +463,13 @@ class Search:
             self._unread += graph.unread
             # A graph that is too long for one slice continues in the next slice, while there is progress.
             goes_on, was_none = False, graph.walked == 0
+            if not was_none and not graph.is_cut:
+                self._stuck = 0
             if graph.is_cut or was_none:
                 leads_on = graph.note_done()
-                self._stuck = 0 if leads_on or graph.walked > 1 else self._stuck + 1
+                # On a busy machine, other threads may have used the slice.
+                had_time = 2 * (time.thread_time_ns() - worked) > time.perf_counter_ns() - began
+                self._stuck = 0 if leads_on or graph.walked > 1 or not had_time else self._stuck + 1
                 goes_on = self._stuck < STUCK_MAX
                 if more_ms or was_none or (graph.walked == 1 and not leads_on):
                     self._graph_ms = LONG_GRAPH_MS

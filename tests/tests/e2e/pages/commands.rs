@@ -37,10 +37,12 @@ fn query_as_lines() {
 
 #[test]
 fn jobs() {
-    // The age of the recording changes every day.
+    // The age of the recording changes every day, and so may the width of its column.
     let page = memctl("jobs").unwrap();
-    let (age, _) = page.lines().nth(1).unwrap().split_once("  ").unwrap();
-    insta::assert_snapshot!(page.replacen(age, "7 d", 1));
+    let width = page.find("JOB").unwrap();
+    let rows: Vec<_> = page.lines().take(2).map(|row| &row[width..]).collect();
+    assert!(page.lines().nth(1).unwrap()[..width].ends_with(" d  "), "{page}");
+    insta::assert_snapshot!(rows.join("\n"));
     insta::assert_snapshot!(memctl("jobs -o csv").unwrap());
     insta::assert_snapshot!(memctl("jobs -o ndjson").unwrap());
 }
