@@ -26,6 +26,7 @@ pub mod mark;
 pub mod quantity;
 pub mod rollup;
 pub mod sample;
+pub mod scheduler;
 pub mod session;
 pub mod settings;
 pub mod sharing;
@@ -51,6 +52,7 @@ pub use keyframe::{BlockState, BlockUse, Keyframe, KeyframeReason, SegmentKind, 
 pub use mark::{Mark, MarkKind, Phase, Phases};
 pub use rollup::{Levels, Rollup};
 pub use sample::Sample;
+pub use scheduler::SlurmJob;
 pub use session::{DeviceInfo, Launch, SessionEnd, SessionId, SessionInfo, SourceKind};
 pub use settings::AllocatorSettings;
 pub use sharing::Sharing;

@@ -16,7 +16,8 @@
 use memctl_model::limits::LABEL_BYTES_MAX;
 
 use super::job::{job_of_pod, run_id};
-use super::text::{SPECIAL_STEPS, cut, number, set};
+use super::labels::slurm_step;
+use super::text::{cut, number, set};
 use super::{Complaints, Environment};
 
 /// The group; `None` for a process that was started alone.
@@ -35,7 +36,7 @@ pub(super) fn group(environment: Environment<'_>, world_size: Option<u32>, host:
 
 fn slurm(environment: Environment<'_>) -> Option<String> {
     let mut unheard = Complaints::default();
-    let step = set(environment, "SLURM_STEP_ID")?.parse::<u32>().ok().filter(|step| *step < SPECIAL_STEPS)?;
+    let step = slurm_step(environment)?;
     // A shell is a step of one task. Every program that is started in it is its own launch.
     let tasks = number(environment, "SLURM_STEP_NUM_TASKS", u32::MAX, &mut unheard);
     let tasks = tasks.or_else(|| number(environment, "SLURM_NTASKS", u32::MAX, &mut unheard))?;

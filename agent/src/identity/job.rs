@@ -11,7 +11,8 @@
 //! The name identifies a series of runs. Another launch with the same name is a new run (`group.rs` defines which
 //! processes belong together).
 
-use super::text::{SPECIAL_STEPS, cleaned, cut, set};
+use super::labels::{slurm_id, slurm_step};
+use super::text::{cleaned, cut, set};
 use super::{Complaints, Environment, Process, Source};
 
 /// Returns the job's name and the source of the name.
@@ -76,15 +77,9 @@ fn is_random(id: &str) -> bool {
 }
 
 fn slurm(environment: Environment<'_>) -> Option<String> {
-    let id = match (set(environment, "SLURM_ARRAY_JOB_ID"), set(environment, "SLURM_ARRAY_TASK_ID")) {
-        (Some(job), Some(task)) => format!("{job}_{task}"),
-        _ => set(environment, "SLURM_JOB_ID")?,
-    };
+    let id = slurm_id(environment)?;
     // Two trainings in one allocation are two steps and therefore two jobs.
-    let step = set(environment, "SLURM_STEP_ID")
-        .and_then(|step| step.parse::<u32>().ok())
-        .filter(|&step| step > 0 && step < SPECIAL_STEPS)
-        .map_or_else(String::new, |step| format!(".{step}"));
+    let step = slurm_step(environment).filter(|step| *step > 0).map_or_else(String::new, |step| format!(".{step}"));
     Some(match set(environment, "SLURM_JOB_NAME") {
         // SLURM accepts names of any length. The id must not be cut off.
         Some(name) => format!("{}-{id}{step}", cut(&name, 160)),

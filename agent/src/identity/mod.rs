@@ -8,13 +8,14 @@
 
 mod group;
 mod job;
+mod labels;
 mod role;
 mod text;
 
 #[cfg(test)]
 mod tests;
 
-use memctl_model::limits::{LABEL_BYTES_MAX, LABELS_MAX};
+use memctl_model::limits::LABEL_BYTES_MAX;
 
 use text::{cut, number, set};
 
@@ -185,7 +186,7 @@ pub fn identify(environment: Environment<'_>, given: &Given, process: &Process) 
     let local_rank = first(environment, &LOCAL_RANK, RANKS_MAX - 1, &mut complaints).map(|(value, _)| value);
     let attempt = given.attempt.unwrap_or_else(|| attempt(environment, &mut complaints));
     let host = host(environment, process);
-    let labels = labels(environment, &given.labels, &mut complaints);
+    let labels = labels::labels(environment, &given.labels, &mut complaints);
     let (job, source_of_job) = job::name(environment, given.job.as_deref(), process, &mut complaints);
     let is_rank = source_of_rank == Source::Given || source_of_rank != Source::Made && !process.rank_is_inherited;
     let group = group::group(environment, world_size, host.as_deref());
@@ -263,37 +264,4 @@ fn host(environment: Environment<'_>, process: &Process) -> Option<String> {
         .or_else(|| set(environment, "HOSTNAME"))
         .or_else(|| set(environment, "SLURMD_NODENAME"))
         .map(|host| cut(&host, LABEL_BYTES_MAX).to_owned())
-}
-
-/// The labels of the caller, then the labels of `MEMCTL_LABELS` (`key=value,key=value`) whose keys are new.
-fn labels(
-    environment: Environment<'_>,
-    given: &[(String, String)],
-    complaints: &mut Complaints,
-) -> Vec<(String, String)> {
-    let from_environment = set(environment, "MEMCTL_LABELS").unwrap_or_default();
-    let mut labels: Vec<(String, String)> = Vec::new();
-    let pairs = given.iter().map(|(key, value)| (key.as_str(), Some(value.as_str()))).chain(
-        from_environment
-            .split(',')
-            .map(str::trim)
-            .filter(|pair| !pair.is_empty())
-            .map(|pair| pair.split_once('=').map_or((pair, None), |(key, value)| (key.trim(), Some(value.trim())))),
-    );
-    for (key, value) in pairs {
-        let shown = cut(key, 64);
-        match value {
-            None => complaints.add(|| format!("the label {shown:?} is ignored: it has no \"=value\"")),
-            Some(_) if key.is_empty() => complaints.add(|| "a label without a key is ignored".to_owned()),
-            Some(value) if key.len().max(value.len()) > LABEL_BYTES_MAX => {
-                complaints.add(|| format!("the label {shown:?} is ignored: over {LABEL_BYTES_MAX} bytes"));
-            }
-            Some(_) if labels.iter().any(|(known, _)| known == key) => {}
-            Some(_) if labels.len() == LABELS_MAX => {
-                complaints.add(|| format!("the label {shown:?} is ignored: a job has at most {LABELS_MAX}"));
-            }
-            Some(value) => labels.push((key.to_owned(), value.to_owned())),
-        }
-    }
-    labels
 }

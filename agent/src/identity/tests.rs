@@ -121,6 +121,39 @@ fn what_is_given_wins_field_by_field() {
 }
 
 #[test]
+fn a_schedulers_job_is_labelled_with_its_account() {
+    let labels = |variables: &[(&str, &str)]| from(variables).labels;
+    let pairs = |pairs: &[(&str, &str)]| -> Vec<(String, String)> {
+        pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+    };
+    let step = [
+        ("SLURM_JOB_ID", "905"),
+        ("SLURM_ARRAY_JOB_ID", "901"),
+        ("SLURM_ARRAY_TASK_ID", "4"),
+        ("SLURM_STEP_ID", "0"),
+        ("SLURM_JOB_ACCOUNT", "vision"),
+        ("SLURM_JOB_PARTITION", "a100"),
+        ("SLURM_JOB_NAME", "my job"),
+        ("MEMCTL_LABELS", "slurm.account=mine"),
+    ];
+    let expected = [
+        ("slurm.account", "mine"),
+        ("slurm.job", "901_4"),
+        ("slurm.step", "0"),
+        ("slurm.name", "my job"),
+        ("slurm.partition", "a100"),
+    ];
+    assert_eq!(labels(&step), pairs(&expected));
+    // The script of a batch job runs in a step of SLURM's own.
+    let batch = [("SLURM_JOB_ID", "7"), ("SLURM_STEP_ID", "4294967291")];
+    assert_eq!(labels(&batch), pairs(&[("slurm.job", "7")]));
+    assert_eq!(labels(&[("POD_NAMESPACE", "ml")]), pairs(&[("k8s.namespace", "ml")]));
+    let full = (0..64).map(|number| format!("k{number}=v")).collect::<Vec<_>>().join(",");
+    let found = from(&[("MEMCTL_LABELS", &full), ("SLURM_JOB_ID", "7")]);
+    assert_eq!((found.labels.len(), found.complaints.len()), (64, 0), "a label that does not fit is no mistake");
+}
+
+#[test]
 fn each_source_gives_way_to_the_one_before_it() {
     let in_order = [
         "MEMCTL_RANK",
@@ -245,7 +278,7 @@ fn session(identity: &Identity) -> SessionInfo {
     }
 }
 
-const VARIABLES: [&str; 41] = [
+const VARIABLES: [&str; 45] = [
     "MEMCTL_RUN_ID",
     "MEMCTL_JOB",
     "MEMCTL_RANK",
@@ -272,6 +305,10 @@ const VARIABLES: [&str; 41] = [
     "SLURM_STEP_ID",
     "SLURM_LOCALID",
     "SLURMD_NODENAME",
+    "SLURM_JOB_ACCOUNT",
+    "SLURM_JOB_PARTITION",
+    "SLURM_CLUSTER_NAME",
+    "SLURM_JOB_USER",
     "OMPI_COMM_WORLD_RANK",
     "OMPI_COMM_WORLD_SIZE",
     "OMPI_COMM_WORLD_LOCAL_RANK",

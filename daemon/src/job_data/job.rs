@@ -3,14 +3,14 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
-use memctl_model::{Completeness, JobState, SourceKind};
+use memctl_model::{Completeness, JobState, SlurmJob, SourceKind};
 use memctl_proto::v1;
 
 use super::error::ReadError;
 use super::processes::{Process, names, superseded};
 use super::similar_names;
 use crate::clock::now_ns;
-use crate::store::{DeviceRow, JobRow, SessionKey, SessionRow, Store, Which};
+use crate::store::{DeviceRow, JobRow, SessionKey, SessionRow, Store, StoreError, Which};
 use crate::streams::Streams;
 
 /// A session without a stream counts as lost after this time. It is three times the longest wait between attempts to
@@ -34,6 +34,8 @@ pub(crate) struct Found {
 
 /// The number of newest jobs that are searched for a similar name.
 const JOBS_ASKED: u32 = 1_000;
+/// The number of newest jobs that are searched for a job of a scheduler.
+const JOBS_SEARCHED: u32 = 20_000;
 /// The most runs that an error names if the requested run does not exist.
 const RUNS_NAMED: usize = 3;
 
@@ -48,7 +50,7 @@ pub(crate) fn which(selection: &v1::Selection) -> Which {
 /// The error for a job that does not exist, with similar names.
 pub(crate) async fn no_job(store: &dyn Store, which: &Which, attempt: Option<u32>) -> ReadError {
     if let Some(attempt) = attempt {
-        match store.job(which, None).await {
+        match stored(store, which, None).await {
             Ok(Some(job)) => return ReadError::NoAttempt { job: job.label(), attempt, last: job.attempt },
             Ok(None) => {}
             Err(error) => return error.into(),
@@ -69,10 +71,28 @@ pub(crate) async fn no_job(store: &dyn Store, which: &Which, attempt: Option<u32
     ReadError::NoJob { name, like }
 }
 
+/// The stored job that is meant, and its attempt if given. A job of a scheduler (`slurm:1234`) is the newest job with
+/// its labels, unless a job has exactly this name.
+pub(crate) async fn stored(
+    store: &dyn Store,
+    which: &Which,
+    attempt: Option<u32>,
+) -> Result<Option<JobRow>, StoreError> {
+    if let Some(job) = store.job(which, attempt).await? {
+        return Ok(Some(job));
+    }
+    let Some(slurm) = which.name().and_then(SlurmJob::written) else { return Ok(None) };
+    let jobs = store.jobs(JOBS_SEARCHED).await?;
+    match jobs.into_iter().find(|job| slurm.has(&job.labels)) {
+        Some(job) => store.job(&job.address(), attempt).await,
+        None => Ok(None),
+    }
+}
+
 /// Finds the job of a selection and narrows it to the selected processes and devices.
 pub(crate) async fn find(store: &dyn Store, selection: &v1::Selection) -> Result<Found, ReadError> {
     let which = which(selection);
-    let Some(job) = store.job(&which, selection.attempt).await? else {
+    let Some(job) = stored(store, &which, selection.attempt).await? else {
         return match which {
             Which::Latest => Err(ReadError::Empty),
             which => Err(no_job(store, &which, selection.attempt).await),

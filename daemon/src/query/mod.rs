@@ -345,7 +345,7 @@ impl QueryService {
             return Err(ReadError::Invalid("a job is deleted by its own name only".into()));
         }
         let store = self.seen(caller, &name).await?;
-        let Some(first) = store.job(&which, attempt).await? else {
+        let Some(first) = stored(&*store, &which, attempt).await? else {
             return Err(no_job(&*store, &which, attempt).await);
         };
         // The run is fixed now, because after its deletion the next run becomes the newest.

@@ -1,0 +1,98 @@
+//! Determines the labels of a job: the caller's, those of `MEMCTL_LABELS`, and those of the scheduler.
+//!
+//! | label | source |
+//! |---|---|
+//! | `slurm.job` | `SLURM_JOB_ID`; for a task of an array `SLURM_ARRAY_JOB_ID_SLURM_ARRAY_TASK_ID` |
+//! | `slurm.step` | `SLURM_STEP_ID`, for a step that a user can start |
+//! | `slurm.name`, `slurm.account`, `slurm.partition`, `slurm.cluster`, `slurm.user` | `SLURM_JOB_NAME`, `SLURM_JOB_ACCOUNT`, `SLURM_JOB_PARTITION`, `SLURM_CLUSTER_NAME`, `SLURM_JOB_USER` |
+//! | `k8s.namespace` | `POD_NAMESPACE` |
+//!
+//! A job has one set of labels. What differs between its processes (the node, the pod, the restart) is no label: the
+//! host and the attempt have fields of their own.
+
+use memctl_model::limits::{LABEL_BYTES_MAX, LABELS_MAX};
+use memctl_model::scheduler::{SLURM_JOB_LABEL, SLURM_STEP_LABEL};
+
+use super::text::{SPECIAL_STEPS, cut, set};
+use super::{Complaints, Environment};
+
+/// Labels from the scheduler whose value is the value of one variable.
+const OF_VARIABLES: [(&str, &str); 6] = [
+    ("slurm.name", "SLURM_JOB_NAME"),
+    ("slurm.account", "SLURM_JOB_ACCOUNT"),
+    ("slurm.partition", "SLURM_JOB_PARTITION"),
+    ("slurm.cluster", "SLURM_CLUSTER_NAME"),
+    ("slurm.user", "SLURM_JOB_USER"),
+    ("k8s.namespace", "POD_NAMESPACE"),
+];
+
+/// The labels, each key once: the first source that has a key decides its value.
+pub(super) fn labels(
+    environment: Environment<'_>,
+    given: &[(String, String)],
+    complaints: &mut Complaints,
+) -> Vec<(String, String)> {
+    let mut labels = by_people(environment, given, complaints);
+    for (key, value) in of_scheduler(environment) {
+        if labels.len() < LABELS_MAX && labels.iter().all(|(known, _)| known != key) {
+            labels.push((key.to_owned(), cut(&value, LABEL_BYTES_MAX).to_owned()));
+        }
+    }
+    labels
+}
+
+/// The id of an allocation as `squeue` and `sacct` show it: `JOB`, or `ARRAY_TASK`.
+pub(super) fn slurm_id(environment: Environment<'_>) -> Option<String> {
+    match (set(environment, "SLURM_ARRAY_JOB_ID"), set(environment, "SLURM_ARRAY_TASK_ID")) {
+        (Some(job), Some(task)) => Some(format!("{job}_{task}")),
+        _ => set(environment, "SLURM_JOB_ID"),
+    }
+}
+
+/// The number of a step that a user starts; SLURM has steps of its own (`batch`, `extern`).
+pub(super) fn slurm_step(environment: Environment<'_>) -> Option<u32> {
+    set(environment, "SLURM_STEP_ID")?.parse().ok().filter(|step| *step < SPECIAL_STEPS)
+}
+
+fn of_scheduler(environment: Environment<'_>) -> Vec<(&'static str, String)> {
+    let mut labels = Vec::new();
+    if let Some(id) = slurm_id(environment) {
+        labels.push((SLURM_JOB_LABEL, id));
+        labels.extend(slurm_step(environment).map(|step| (SLURM_STEP_LABEL, step.to_string())));
+    }
+    labels.extend(OF_VARIABLES.iter().filter_map(|&(key, variable)| Some((key, set(environment, variable)?))));
+    labels
+}
+
+/// The labels of the caller, then the labels of `MEMCTL_LABELS` (`key=value,key=value`) whose keys are new.
+fn by_people(
+    environment: Environment<'_>,
+    given: &[(String, String)],
+    complaints: &mut Complaints,
+) -> Vec<(String, String)> {
+    let from_environment = set(environment, "MEMCTL_LABELS").unwrap_or_default();
+    let mut labels: Vec<(String, String)> = Vec::new();
+    let pairs = given.iter().map(|(key, value)| (key.as_str(), Some(value.as_str()))).chain(
+        from_environment
+            .split(',')
+            .map(str::trim)
+            .filter(|pair| !pair.is_empty())
+            .map(|pair| pair.split_once('=').map_or((pair, None), |(key, value)| (key.trim(), Some(value.trim())))),
+    );
+    for (key, value) in pairs {
+        let shown = cut(key, 64);
+        match value {
+            None => complaints.add(|| format!("the label {shown:?} is ignored: it has no \"=value\"")),
+            Some(_) if key.is_empty() => complaints.add(|| "a label without a key is ignored".to_owned()),
+            Some(value) if key.len().max(value.len()) > LABEL_BYTES_MAX => {
+                complaints.add(|| format!("the label {shown:?} is ignored: over {LABEL_BYTES_MAX} bytes"));
+            }
+            Some(_) if labels.iter().any(|(known, _)| known == key) => {}
+            Some(_) if labels.len() == LABELS_MAX => {
+                complaints.add(|| format!("the label {shown:?} is ignored: a job has at most {LABELS_MAX}"));
+            }
+            Some(value) => labels.push((key.to_owned(), value.to_owned())),
+        }
+    }
+    labels
+}

@@ -1,0 +1,53 @@
+//! Names of a batch system's jobs: how a job is labelled with them, and how a selection refers to them.
+
+/// The label with the id of SLURM's job as `squeue` shows it: `1234`, or `1234_7` for a task of an array.
+pub const SLURM_JOB_LABEL: &str = "slurm.job";
+/// The label with the number of SLURM's step.
+pub const SLURM_STEP_LABEL: &str = "slurm.step";
+
+/// A job of SLURM, written `slurm:JOB`, `slurm:JOB.STEP`, or with `ARRAY_TASK` as `JOB`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlurmJob<'a> {
+    /// `1234`, or `1234_7`.
+    pub id: &'a str,
+    /// The number of the step, if only that step is meant.
+    pub step: Option<&'a str>,
+}
+
+impl<'a> SlurmJob<'a> {
+    /// Parses `slurm:1234`, `slurm:1234_7` and `slurm:1234.0`; `None` for any other text.
+    #[must_use]
+    pub fn written(text: &'a str) -> Option<Self> {
+        let text = text.strip_prefix("slurm:")?;
+        let (id, step) = text.split_once('.').map_or((text, None), |(id, step)| (id, Some(step)));
+        let (job, task) = id.split_once('_').map_or((id, None), |(job, task)| (job, Some(task)));
+        let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+        (is_number(job) && task.is_none_or(is_number) && step.is_none_or(is_number)).then_some(Self { id, step })
+    }
+
+    /// Whether labels are those of this job. `slurm:1234` refers to each task of the array 1234 as well.
+    #[must_use]
+    pub fn has(&self, labels: &[(String, String)]) -> bool {
+        let value = |key: &str| labels.iter().find(|(known, _)| known == key).map(|(_, value)| value.as_str());
+        let is_task = |label: &str| label.strip_prefix(self.id).is_some_and(|rest| rest.starts_with('_'));
+        value(SLURM_JOB_LABEL).is_some_and(|label| label == self.id || is_task(label))
+            && self.step.is_none_or(|step| value(SLURM_STEP_LABEL) == Some(step))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_selection_names_a_job_a_task_or_a_step() {
+        let labels = |id: &str| vec![(SLURM_JOB_LABEL.to_owned(), id.to_owned()), (SLURM_STEP_LABEL.into(), "0".into())];
+        let has = |text: &str, id: &str| SlurmJob::written(text).unwrap().has(&labels(id));
+        assert!(has("slurm:1234", "1234") && has("slurm:1234_7", "1234_7") && has("slurm:1234", "1234_7"));
+        assert!(has("slurm:1234.0", "1234") && !has("slurm:1234.1", "1234"));
+        assert!(!has("slurm:123", "1234") && !has("slurm:1234_7", "1234") && !has("slurm:1234_7", "1234_70"));
+        for other in ["slurm:", "slurm:x", "slurm:1_", "slurm:1.", "slurm:1_x", "1234", "slurm/1", "slurm:1.2.3"] {
+            assert_eq!(SlurmJob::written(other), None, "{other}");
+        }
+    }
+}
