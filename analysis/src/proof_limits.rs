@@ -33,8 +33,16 @@ pub const ALIGNED_LINES_MAX: usize = 1024;
 const SAME_LENGTH: f64 = 0.75;
 /// Rates of one leak in runs of the same kind differ by up to this share.
 const RATE_VARIES: f64 = 0.25;
+/// The memory of one function in two runs differs by up to this share of the larger one.
+const FUNCTION_VARIES: f64 = 0.25;
 /// The smallest block of the allocator: a rate may always differ by one of them a step.
 const BLOCK_BYTES_MIN: u64 = 512;
+
+/// Whether these may be the memory of one function in two runs.
+#[must_use]
+pub fn is_about_equal(one: u64, other: u64) -> bool {
+    one.abs_diff(other) as f64 <= FUNCTION_VARIES * one.max(other) as f64
+}
 
 /// The highest rate at which a known leak of `rate` bytes may grow in a later run. `spread` are the bytes by which the
 /// rates of equal runs differed, and `steps` the steps in the rate's unit.

@@ -6,11 +6,13 @@
 //! are otherwise equal: a line that moved can get the number of another line.
 //!
 //! Guarantees: a line has at most one partner, in the same function and the same file (or a file of the same name, if
-//! the other run is of another checkout). Partners of one function have the same order in both runs. Two equal runs are
+//! the other run is of another checkout), or in a function that was moved or renamed (see `moved.rs`). Partners of one function have the same order in both runs. Two equal runs are
 //! aligned line by line, and exchanging the runs exchanges the sides of the pairs. The time for a function with `n` and
 //! `m` lines is proportional to `n` times `m`, of which each is at most [`ALIGNED_LINES_MAX`]. Of more lines, only the largest
 //! are aligned; the others are partners if their line numbers are equal. Does not find lines that moved to another
-//! function.
+//! function, if their old function still has lines.
+
+mod moved;
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BTreeMap, BTreeSet};
@@ -127,7 +129,7 @@ fn functions(before: &[Line<'_>], after: &[Line<'_>]) -> Vec<Function> {
     let mut functions: BTreeMap<_, Function> = BTreeMap::new();
     before.iter().enumerate().for_each(|(at, line)| functions.entry(key(line)).or_default().before.push(at));
     after.iter().enumerate().for_each(|(at, line)| functions.entry(key(line)).or_default().after.push(at));
-    functions.into_values().collect()
+    moved::joined(functions.into_values().collect(), before, after)
 }
 
 /// Removes the smallest lines above [`ALIGNED_LINES_MAX`] from a sorted side and returns them.

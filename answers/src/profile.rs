@@ -4,6 +4,8 @@
 //! Guarantees: no times, no addresses, and a fixed order, so two equal runs have equal profiles. Sites and modules that
 //! are left out are counted with their bytes.
 
+mod known_finding;
+
 use std::collections::BTreeMap;
 
 use memctl_model::finding::Growth;
@@ -11,12 +13,13 @@ use memctl_model::{FindingKind, JobState, Severity};
 use serde::{Deserialize, Serialize};
 
 use crate::anatomy::Held;
-use crate::conditions::Per;
-use crate::finding::{Finding, severity_by_name};
-use crate::format::text::file_name;
+use crate::finding::Finding;
 use crate::ledger::ClassShare;
 use crate::report::{Rank, Report};
 use crate::{Frame, SCHEMA, state_by_name};
+
+pub use known_finding::{KnownFinding, KnownHolder};
+use known_finding::place;
 
 /// The memory of one run; see the module.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -132,119 +135,10 @@ pub struct SiteGrowth {
     pub bytes_per_epoch: i64,
 }
 
-/// What identifies a finding in another run.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(ts_rs::TS))]
-pub struct KnownFinding {
-    /// Its kind, by name.
-    pub kind: String,
-    /// The innermost frame of the user's own code.
-    pub site: Option<Frame>,
-    /// Distinguishes two findings of one kind without a site.
-    pub subject: Option<String>,
-    /// Its sentence.
-    pub title: String,
-    /// Whether it is suspected: it may be a cache that is still filling.
-    #[serde(default)]
-    pub suspected: bool,
-    /// How serious it is; `warning` in the file of an older memctl.
-    #[serde(default, with = "severity_by_name")]
-    #[cfg_attr(test, ts(as = "crate::typescript::ByName<Severity>"))]
-    pub severity: Severity,
-    /// Growth an epoch, of one rank.
-    #[serde(default)]
-    pub bytes_per_epoch: Option<i64>,
-    /// Growth a step, of one rank.
-    #[serde(default)]
-    pub bytes_per_step: Option<i64>,
-    /// Growth a minute; null where it grows by epochs or steps, because minutes depend on the machine.
-    #[serde(default)]
-    pub bytes_per_minute: Option<i64>,
-    /// The named objects that hold most of its blocks, as far as they are known.
-    #[serde(default)]
-    pub holders: Vec<KnownHolder>,
-}
-
-/// An object that holds the blocks of a finding.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(ts_rs::TS))]
-pub struct KnownHolder {
-    /// Its type: `list`, `collections.deque`.
-    #[serde(rename = "type")]
-    pub type_name: String,
-    /// The variable or attribute.
-    pub name: String,
-    /// The module, class or function whose that is.
-    pub owner: Option<String>,
-}
-
-impl KnownHolder {
-    /// Whether both are the same variable. An owner that one side does not know does not count.
-    #[must_use]
-    pub fn is_same(&self, other: &Self) -> bool {
-        let same_owner = self.owner.is_none() || other.owner.is_none() || self.owner == other.owner;
-        self.name == other.name && same_owner
-    }
-
-    /// `list history`.
-    #[must_use]
-    pub fn words(&self) -> String {
-        let short = self.type_name.rsplit('.').next().unwrap_or_default();
-        format!("{short} {}", self.name).trim_start().to_owned()
-    }
-}
-
-impl KnownFinding {
-    /// Whether its severity is warning or worse.
-    #[must_use]
-    pub fn hurts(&self) -> bool {
-        self.severity >= Severity::Warning
-    }
-
-    /// Whether live memory or a private pool grows.
-    #[must_use]
-    pub fn fills(&self) -> bool {
-        FindingKind::of_name(&self.kind).is_some_and(FindingKind::fills)
-    }
-
-    /// Whether both are about the same problem. Lines move when a file is edited, and another run may be of another
-    /// checkout, so neither lines nor folders count.
-    #[must_use]
-    pub fn is_same(&self, other: &Self) -> bool {
-        self.kind == other.kind && self.subject == other.subject && self.place() == other.place()
-    }
-
-    /// Its sentence, marked if it is suspected.
-    #[must_use]
-    pub fn words(&self) -> String {
-        format!("{}{}", if self.suspected { "suspected: " } else { "" }, self.title)
-    }
-
-    /// Its function and the name of its file.
-    #[must_use]
-    pub fn place(&self) -> Option<(String, String)> {
-        place(self.site.as_ref())
-    }
-
-    /// Its growth in a unit, of one rank.
-    #[must_use]
-    pub const fn rate(&self, per: Per) -> Option<i64> {
-        match per {
-            Per::Epoch => self.bytes_per_epoch,
-            Per::Step => self.bytes_per_step,
-            Per::Minute => self.bytes_per_minute,
-        }
-    }
-}
-
 impl SiteGrowth {
     /// Its function and the name of its file.
     #[must_use]
-    pub fn place(&self) -> Option<(String, String)> {
-        place(self.site.as_ref())
-    }
-}
-
+    pub 
 /// A function and the name of its file. Another run may be of another checkout, so folders and lines do not count.
 fn place(site: Option<&Frame>) -> Option<(String, String)> {
     site.map(|site| (site.function.clone(), file_name(&site.file).to_owned()))
@@ -302,39 +196,6 @@ fn is_repeatable(kind: &str) -> bool {
 fn is_kept(finding: &Finding) -> bool {
     let counts = |kind: FindingKind| kind.fills() || kind == FindingKind::Oom;
     finding.hurts() || finding.filled_device || finding.known_kind().is_some_and(counts)
-}
-
-/// The named holders that have at least half as many blocks as the first one. (A loop's variable has one block.)
-fn named_holders(finding: &Finding) -> Vec<KnownHolder> {
-    let holders = finding.holders.as_ref().map_or(&[][..], |known| &known.holders);
-    let least = holders.first().map_or(0, |most| most.holder.blocks.div_ceil(2));
-    let named = holders.iter().map(|growing| &growing.holder).filter(|holder| holder.blocks >= least);
-    let known = named.filter_map(|holder| {
-        Some(KnownHolder {
-            type_name: holder.type_name.clone(),
-            name: holder.name.clone().filter(|name| !name.is_empty())?,
-            owner: holder.owner.clone(),
-        })
-    });
-    known.collect()
-}
-
-impl From<&Finding> for KnownFinding {
-    fn from(finding: &Finding) -> Self {
-        let by_boundaries = finding.bytes_per_epoch.or(finding.bytes_per_step).is_some();
-        Self {
-            kind: finding.kind.clone(),
-            site: finding.site.as_ref().map(|site| site.frame.clone()),
-            subject: finding.subject.clone(),
-            title: finding.title.clone(),
-            suspected: finding.suspected,
-            severity: finding.severity,
-            bytes_per_epoch: finding.bytes_per_epoch,
-            bytes_per_step: finding.bytes_per_step,
-            bytes_per_minute: finding.bytes_per_minute.filter(|_| !by_boundaries),
-            holders: named_holders(finding),
-        }
-    }
 }
 
 impl From<&Rank> for RankProfile {

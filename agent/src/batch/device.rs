@@ -287,8 +287,9 @@ impl Device {
             }
             MarkKind::PhaseEnd(phase) => {
                 self.birth.phase = self.phases.end(phase);
-                if phase == Phase::Eval {
-                    // The end of an evaluation is not a boundary, but an epoch may end with its state.
+                // The end of an evaluation is not a boundary, but an epoch may end with its state. The function that
+                // evaluates may not have returned: `model.train()` is often its last line but one.
+                if phase == Phase::Eval && self.evaluations_keep_memory() {
                     self.settled();
                 }
                 None

@@ -327,11 +327,11 @@ fn moment(death: &Death) -> Moment {
     Moment { epoch: death.epoch, step: death.step, time_ns: Some(death.time_ns), ..Moment::default() }
 }
 
-/// The moment of the death with a leading space: ` at step 66 of epoch 1`.
+/// The moment of the death with a leading space: ` at step 66 (epoch 1)`.
 fn at(death: &Death) -> String {
     let preposition = if death.under_way { "at" } else { "after" };
     match (death.step, death.epoch) {
-        (Some(step), Some(epoch)) => format!(" {preposition} step {step} of epoch {epoch}"),
+        (Some(step), Some(epoch)) => format!(" {preposition} step {step} (epoch {epoch})"),
         (Some(step), None) => format!(" {preposition} step {step}"),
         (None, Some(epoch)) => format!(" in epoch {epoch}"),
         (None, None) => String::new(),

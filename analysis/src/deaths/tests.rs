@@ -30,7 +30,7 @@ fn a_rank_that_is_killed_takes_the_others_along_in_one_finding() {
     let deaths = [death(2, 10.0, TERM), death(0, 10.2, TERM), death(3, 10.1, KILL), death(1, 10.3, TERM)];
     let told = tell(&deaths, 4, Others::None);
     let [found] = told.findings.as_slice() else { panic!("{told:#?}") };
-    assert_eq!(found.title, "Rank 3 died first, by SIGKILL, at step 66 of epoch 1; the others were stopped after it");
+    assert_eq!(found.title, "Rank 3 died first, by SIGKILL, at step 66 (epoch 1); the others were stopped after it");
     assert_eq!((found.ranks.as_slice(), found.severity), (&[3][..], Severity::Critical));
     assert!(found.evidence.contains(&("end_2".into(), EvidenceValue::Text("SIGTERM: ranks 0-2".into()))), "{found:#?}");
 }
@@ -43,7 +43,7 @@ fn a_thousand_ranks_are_one_finding() {
     assert_eq!(told.findings.len(), 1);
     assert_eq!(
         told.findings[0].title,
-        "Rank 1018 died first, by ValueError: no such file, at step 66 of epoch 1; the others were stopped after it"
+        "Rank 1018 died first, by ValueError: no such file, at step 66 (epoch 1); the others were stopped after it"
     );
     assert!(told.findings[0].evidence.len() < 12);
 }
@@ -55,7 +55,7 @@ fn peers_whose_collectives_failed_are_no_cause() {
     assert_eq!(
         titles(&deaths, 4, RUNNING),
         [
-            "Rank 1 died first, by SIGSEGV, at step 66 of epoch 1; rank 0 lost it as a peer and ended too; rank 2 was stopped after it"
+            "Rank 1 died first, by SIGSEGV, at step 66 (epoch 1); rank 0 lost it as a peer and ended too; rank 2 was stopped after it"
         ]
     );
 }
@@ -63,14 +63,14 @@ fn peers_whose_collectives_failed_are_no_cause() {
 #[test]
 fn the_same_end_on_all_ranks_is_told_once() {
     let deaths: Vec<Death> = (0..4).map(|rank| death(rank, 5.0 + f64::from(rank), "ValueError: shapes")).collect();
-    assert_eq!(titles(&deaths, 4, Others::None), ["All 4 ranks failed with ValueError: shapes at step 66 of epoch 1"]);
+    assert_eq!(titles(&deaths, 4, Others::None), ["All 4 ranks failed with ValueError: shapes at step 66 (epoch 1)"]);
 }
 
 #[test]
 fn a_job_that_was_stopped_from_outside_has_no_rank_to_blame() {
     let deaths: Vec<Death> = (0..4).map(|rank| death(rank, 5.0, TERM)).collect();
     let told = tell(&deaths, 4, Others::None);
-    assert_eq!(told.findings[0].title, "All 4 ranks were stopped by SIGTERM at step 66 of epoch 1");
+    assert_eq!(told.findings[0].title, "All 4 ranks were stopped by SIGTERM at step 66 (epoch 1)");
     assert_eq!(told.findings[0].severity, Severity::Warning);
     assert!(!told.findings[0].advice.contains("dmesg"), "{}", told.findings[0].advice);
     let by_hand: Vec<Death> = (0..2).map(|rank| death(rank, 5.0, "KeyboardInterrupt")).collect();
@@ -101,8 +101,8 @@ fn what_is_far_apart_is_two_incidents() {
     assert_eq!(
         titles(&deaths, 4, RUNNING),
         [
-            "Rank 3 ended by SIGKILL at step 66 of epoch 1; the others continued",
-            "Rank 1 failed with ValueError: x at step 66 of epoch 1; the others continued"
+            "Rank 3 ended by SIGKILL at step 66 (epoch 1); the others continued",
+            "Rank 1 failed with ValueError: x at step 66 (epoch 1); the others continued"
         ]
     );
     let found = tell(&deaths, 4, RUNNING).findings;
@@ -114,15 +114,15 @@ fn whether_the_others_continue_is_known_only_later() {
     let first = death(1, 10.0, KILL);
     let only = |others| tell(std::slice::from_ref(&first), 2, others).findings.remove(0);
     let at_once = only(Others::Running(10 * S));
-    assert_eq!(at_once.title, "Rank 1 ended by SIGKILL at step 66 of epoch 1; the others were still running then");
+    assert_eq!(at_once.title, "Rank 1 ended by SIGKILL at step 66 (epoch 1); the others were still running then");
     assert_eq!(
         only(Others::Running(200 * S)).title,
-        "Rank 1 ended by SIGKILL at step 66 of epoch 1; the others continued"
+        "Rank 1 ended by SIGKILL at step 66 (epoch 1); the others continued"
     );
-    assert_eq!(only(Others::Finished).title, "Rank 1 ended by SIGKILL at step 66 of epoch 1; the others finished");
+    assert_eq!(only(Others::Finished).title, "Rank 1 ended by SIGKILL at step 66 (epoch 1); the others finished");
     // When the launcher has stopped the other one, the same finding reports this.
     let later = tell(&[first.clone(), death(0, 10.1, TERM)], 2, Others::None).findings.remove(0);
-    assert_eq!(later.title, "Rank 1 died first, by SIGKILL, at step 66 of epoch 1; rank 0 was stopped after it");
+    assert_eq!(later.title, "Rank 1 died first, by SIGKILL, at step 66 (epoch 1); rank 0 was stopped after it");
     assert_eq!(later.fingerprint("job"), at_once.fingerprint("job"));
 }
 

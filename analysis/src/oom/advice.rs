@@ -3,7 +3,7 @@
 //! Guarantees: nothing is advised that would not have helped according to the arithmetic. A smaller batch is advised
 //! only where the failed step was like the steps before it.
 
-use super::demand::Accumulation;
+use super::demand::{Accumulation, Requests};
 use super::places::{Place, by_place};
 use super::requests::Input;
 use super::{OomCause, Report};
@@ -111,13 +111,20 @@ fn larger_step(report: &Report) -> Option<String> {
     let needed = report.facts.found.allocated_bytes.saturating_add(report.facts.asked_bytes);
     let own = needed.saturating_sub(earlier.kept_bytes);
     // Whether the requests are larger is known only where the lines of earlier steps are.
-    let is_larger = report.facts.demand.is_larger?;
+    let requests = report.facts.demand.requests?;
     (usual > 0 && own >= usual.saturating_mul(UNLIKE)).then(|| {
-        let what = if is_larger {
-            "Look at the size of its input (a longer sequence, a larger image): limit it, split it, or sort inputs by size"
-        } else {
-            "Its requests are not larger than those of earlier steps, so it makes or keeps more of them: look for what keeps them \
-             (a list of outputs or losses, for example)"
+        let what = match requests {
+            Requests::Larger => {
+                "Look at the size of its input (a longer sequence, a larger image): limit it, split it, or sort inputs by size"
+            }
+            Requests::OfNewLines => {
+                "Most of that is requested by lines that made no request in an earlier step: look at the size of these requests, \
+                 and why this step reaches them"
+            }
+            Requests::Alike => {
+                "Its requests are not larger than those of earlier steps, so it makes or keeps more of them: look for what keeps \
+                 them (a list of outputs or losses, for example)"
+            }
         };
         format!(
             "beyond the {} that stay between steps, earlier steps needed at most {} and this one at least {}. {what}",

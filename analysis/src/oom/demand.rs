@@ -65,11 +65,22 @@ pub struct FailedRequest<'a> {
 pub struct Demand {
     /// Memory that accumulated, if it is a relevant part of the live memory.
     pub accumulated: Option<Accumulation>,
-    /// Whether most of the memory that came on top belongs to requests that are larger than all earlier ones of the
-    /// same line; `None` without an earlier step.
-    pub is_larger: Option<bool>,
+    /// How the requests for most of the memory that came on top compare with earlier ones; `None` without an earlier
+    /// step.
+    pub requests: Option<Requests>,
     /// Whether the line of the failed request requested as much in an earlier step.
     pub asked_before: bool,
+}
+
+/// The requests for most of the memory that came on top, beside those of earlier steps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Requests {
+    /// They are larger than all earlier ones of the same line.
+    Larger,
+    /// Their lines made no request in an earlier step.
+    OfNewLines,
+    /// Neither.
+    Alike,
 }
 
 /// Since when memory accumulated.
@@ -151,15 +162,23 @@ pub fn compare(stretch: &Stretch<'_>, failed: FailedRequest<'_>, resolve: &dyn F
     let most = if came.beyond_bytes >= kept.beyond_bytes { came } else { kept };
     let asked_before = earlier.largest.get(&lines.named(failed.stack)).copied().unwrap_or(0);
     let is_larger = |bytes: u64, before: u64| before > 0 && bytes as f64 > LARGER * before as f64;
-    let asked_larger = if is_larger(failed.bytes, asked_before) { failed.bytes } else { 0 };
-    let larger_bytes = own().fold(asked_larger, |sum, (block, _)| {
-        let before = earlier.largest.get(&lines.of_stack(block.stack)).copied().unwrap_or(0);
-        if is_larger(block.requested_bytes, before) { sum.saturating_add(block.bytes) } else { sum }
-    });
+    let sum_of = |counts: &dyn Fn(u64, u64) -> bool| {
+        let of_failed = if counts(failed.bytes, asked_before) { failed.bytes } else { 0 };
+        own().fold(of_failed, |sum, (block, _)| {
+            let before = earlier.largest.get(&lines.of_stack(block.stack)).copied().unwrap_or(0);
+            if counts(block.requested_bytes, before) { sum.saturating_add(block.bytes) } else { sum }
+        })
+    };
+    let (larger_bytes, new_bytes) = (sum_of(&is_larger), sum_of(&|_, before| before == 0));
     let came_bytes = live_bytes.saturating_sub(before_bytes).saturating_add(failed.bytes);
+    let requests = match came_bytes / 2 {
+        half if larger_bytes >= half => Requests::Larger,
+        half if larger_bytes.saturating_add(new_bytes) >= half => Requests::OfNewLines,
+        _ => Requests::Alike,
+    };
     Demand {
         accumulated: (is_relevant && most.beyond_bytes > 0).then_some(most),
-        is_larger: (!earlier.ends.is_empty()).then_some(larger_bytes >= came_bytes / 2),
+        requests: (!earlier.ends.is_empty()).then_some(requests),
         asked_before: asked_before > 0 && !is_larger(failed.bytes, asked_before),
     }
 }

@@ -158,16 +158,18 @@ fn capacity_says_how_much_less_would_have_done() {
 
 #[test]
 fn a_step_unlike_those_before_it_is_no_reason_for_a_smaller_batch() {
-    let of_requests = |peak_bytes, is_larger| {
+    let of_requests = |peak_bytes, requests| {
         let mut classes = Shares::default();
         classes.add(Class::Activations, 10 * GIB);
         let earlier = Some(Earlier { kept_bytes: 60 * GIB, peak_bytes });
-        let demand = Demand { is_larger: Some(is_larger), ..Demand::default() };
+        let demand = Demand { requests: Some(requests), ..Demand::default() };
         let report = explain(Facts { classes, earlier, demand, ..facts(picture(0, 70), 4 * GIB, GIB) });
         findings(&[report], 1)[0].advice.clone()
     };
-    let of = |peak_bytes| of_requests(peak_bytes, true);
-    let more_of_them = of_requests(60 * GIB + 24 * MIB, false);
+    let of = |peak_bytes| of_requests(peak_bytes, Requests::Larger);
+    let new = of_requests(60 * GIB + 24 * MIB, Requests::OfNewLines);
+    assert!(new.ends_with("look at the size of these requests, and why this step reaches them."), "{new}");
+    let more_of_them = of_requests(60 * GIB + 24 * MIB, Requests::Alike);
     assert!(more_of_them.contains("Its requests are not larger than those of earlier steps"), "{more_of_them}");
     assert!(!more_of_them.contains("the size of its input"), "{more_of_them}");
     assert_eq!(

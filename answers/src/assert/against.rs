@@ -87,7 +87,10 @@ fn compared(report: &Report, peak: Peak, other: &Against, terms: &Terms, limit: 
 pub(super) fn findings(report: &Report, other: &Against, terms: &Terms, counts: fn(FindingKind) -> bool) -> Checked {
     let concerned = concerning(report, terms, counts);
     let beside = Beside::new(report, &concerned, &other.profile, &other.spread);
-    let news = concerned.iter().filter_map(|finding| Some((*finding, beside.news(finding)?)));
+    let news: Vec<(&Finding, Option<New>)> =
+        concerned.iter().map(|finding| (*finding, beside.news(finding))).collect();
+    let known: Vec<&Finding> = news.iter().filter(|(_, new)| new.is_none()).map(|(finding, _)| *finding).collect();
+    let news = news.into_iter().filter_map(|(finding, new)| Some((finding, new?)));
     let (new, open): (Vec<_>, Vec<_>) = news.partition(|(finding, _)| is_evidence(finding));
     match new.first() {
         Some((worst, why)) => {
@@ -95,9 +98,9 @@ pub(super) fn findings(report: &Report, other: &Against, terms: &Terms, counts: 
             Checked { findings, ..verdict(Outcome::DoesNotHold, why.words(&worst.title)) }
         }
         None => not_judged(report, terms)
-            .or_else(|| open_growth(report, other, terms, &open))
+            .or_else(|| open_growth(report, other, terms, (&open, &known)))
             .or_else(|| less_judged(report, other, terms))
-            .unwrap_or_else(|| verdict(Outcome::Holds, format!("{}{}", nothing_new(counts), beside_tensors(report)))),
+            .unwrap_or_else(|| verdict(Outcome::Holds, format!("{} that {} does not have{}", nothing_new(counts), other.name, beside_tensors(report)))),
     }
 }
 
@@ -110,19 +113,25 @@ fn is_evidence(finding: &Finding) -> bool {
 }
 
 fn is_open(finding: &Finding) -> bool {
-    finding.known_kind().is_some_and(FindingKind::fills) && !finding.is_explained
+    finding.known_kind().is_some_and(FindingKind::fills) && !finding.cause_known
 }
 
-/// Which findings count.
+/// The findings that count, none of which is new.
 fn nothing_new(counts: fn(FindingKind) -> bool) -> &'static str {
     match counts(FindingKind::Oom) {
-        true => "no finding of severity warning or above, no failed request and no leak that it does not have",
-        false => "no leak that it does not have",
+        true => "no finding of severity warning or above, no failed request and no leak",
+        false => "no leak",
     }
 }
 
-/// Growth with an open cause that the other job does not have: it may be a leak.
-fn open_growth(report: &Report, other: &Against, terms: &Terms, new: &[(&Finding, New)]) -> Option<Checked> {
+/// Growth with an open cause that the other job does not have: it may be a leak. `new` and `known` are findings that the
+/// other job does not have, and has.
+fn open_growth(
+    report: &Report,
+    other: &Against,
+    terms: &Terms,
+    (new, known): (&[(&Finding, New)], &[&Finding]),
+) -> Option<Checked> {
     let open = report.verdict.as_ref().filter(|verdict| verdict.is_open());
     let has_growth = |place: &Option<(String, String)>| other.profile.growth.iter().any(|one| one.place() == *place);
     // An older memctl saved no suspected findings, but the growth of sites.
@@ -143,8 +152,10 @@ fn open_growth(report: &Report, other: &Against, terms: &Terms, new: &[(&Finding
     }
     let open = open.filter(|_| !terms.allow_suspected)?;
     let here = KnownFinding { site: open.site.clone(), ..KnownFinding::default() }.place();
-    let mut known = other.profile.findings.iter().filter(|known| known.fills());
-    let is_known = has_growth(&here) || known.any(|known| known.place() == here);
+    let mut there = other.profile.findings.iter().filter(|known| known.fills());
+    let is_known = has_growth(&here)
+        || there.any(|known| known.place() == here)
+        || known.iter().any(|finding| KnownFinding::from(*finding).place() == here);
     let because = || format!("{} (--allow-suspected accepts it)", open.sentence.trim_end_matches('.'));
     (!is_known).then(|| Checked { site: open.site.clone(), ..verdict(Outcome::Inconclusive, because()) })
 }

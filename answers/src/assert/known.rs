@@ -1,6 +1,7 @@
 //! Whether a finding is one that the other job has: by its place, by its rate, and by what holds it.
 //!
-//! Guarantees: a place is a function in a file; lines and folders do not count. A rate is compared only with a rate of
+//! Guarantees: a place is a function in a file; lines and folders do not count, and a function that was moved or renamed
+//! keeps its findings. A rate is compared only with a rate of
 //! the same unit; growth that the other job has without a rate is known by its place. If a place grows faster, the
 //! findings that are new or faster are those that the alignment of its lines leaves over, and no others.
 
@@ -68,7 +69,7 @@ impl<'a> Beside<'a> {
     /// Why a finding is new; `None` if the other job has it.
     pub(super) fn news(&self, finding: &Finding) -> Option<New> {
         let finding = KnownFinding::from(finding);
-        let there: Vec<&KnownFinding> = self.other.findings.iter().filter(|known| known.is_same(&finding)).collect();
+        let there = finding.partners(&self.here, &self.other.findings);
         if there.is_empty() {
             return Some(New::Place);
         }
@@ -191,7 +192,7 @@ mod tests {
             site: crate::finding::Site::new(Some(frame), Vec::new()),
             bytes_per_step: Some(bytes_per_step),
             holders,
-            is_explained: true,
+            cause_known: true,
             ..Finding::default()
         }
     }
@@ -235,7 +236,7 @@ mod tests {
 
     #[test]
     fn new_growth_with_an_open_cause_is_inconclusive() {
-        let open = || vec![Finding { is_explained: false, ..leak(9, 70 * KIB, None) }];
+        let open = || vec![Finding { cause_known: false, ..leak(9, 70 * KIB, None) }];
         let (outcome, because) = compared(Vec::new(), open(), Spread::default());
         assert_eq!(outcome, Outcome::Inconclusive, "{because}");
         assert!(because.contains("no process was asked what holds it"), "{because}");

@@ -51,7 +51,7 @@ pub(super) fn no_leak(report: &Report, terms: &Terms) -> Checked {
     // Growth that certainly goes on is not accepted as suspected. With an open cause it proves no leak either.
     let is_open = report.verdict.as_ref().is_some_and(Verdict::is_open);
     let (leaks, unexplained): (Vec<&Finding>, Vec<&Finding>) =
-        hurting(report, terms, FindingKind::fills).into_iter().partition(|finding| finding.is_explained || !is_open);
+        hurting(report, terms, FindingKind::fills).into_iter().partition(|finding| finding.cause_known || !is_open);
     let unexplained = found(&unexplained).map(|checked| Checked { verdict: Outcome::Inconclusive, ..checked });
     // A finding about growth with an open cause does not prove a leak.
     let open = growing(report, terms).filter(|checked| checked.verdict == Outcome::Inconclusive);

@@ -213,7 +213,7 @@ impl Diff {
     pub fn new(before: (&str, &Profile), after: (&str, &Profile), ignored_bytes: u64) -> Self {
         let ((name_before, before), (name_after, after)) = (before, after);
         let lacks = |one: &Profile, other: &Profile| -> Vec<KnownFinding> {
-            let is_new = |finding: &&KnownFinding| !other.findings.iter().any(|known| known.is_same(finding));
+            let is_new = |finding: &&KnownFinding| finding.partners(&one.findings, &other.findings).is_empty();
             one.findings.iter().filter(is_new).cloned().collect()
         };
         let (gone_findings, not_judged_findings) = length::gone(lacks(before, after), name_after, after);

@@ -95,8 +95,8 @@ pub struct Finding {
     pub holders: Option<holders::FindingHolders>,
     /// Whether its holder, or a pattern that no cache has, shows that it is a leak. If not, it may be a container that
     /// stops growing.
-    #[serde(skip)]
-    pub is_explained: bool,
+    #[serde(default)]
+    pub cause_known: bool,
 }
 
 /// When a finding was first seen, as far as it is known.
@@ -247,7 +247,7 @@ impl Finding {
             subject: (!subject.is_empty()).then(|| subject.clone()),
             lines: lines.clone(),
             holders: holders.as_ref().map(Into::into),
-            is_explained: memctl_analysis::judge::is_explained(finding),
+            cause_known: memctl_analysis::judge::is_explained(finding),
         }
     }
 }

@@ -48,6 +48,9 @@ pub struct Run {
     /// For the conditions: accept suspected growth, which may be a cache that is still filling.
     #[arg(long)]
     pub allow_suspected: bool,
+    /// For the conditions: decide them also if the job failed, was not recorded completely or has too few epochs.
+    #[arg(long)]
+    pub allow_incomplete: bool,
     /// Where the results of the conditions go.
     #[command(flatten)]
     pub results: Results,
@@ -63,11 +66,14 @@ impl Run {
     /// Why they cannot be checked.
     pub fn checks(&self, job: &str) -> Result<Option<Assert>, String> {
         if self.conditions.is_empty() && self.against.is_none() {
-            return match self.results.is_empty() && !self.allow_suspected {
-                true => Ok(None),
-                false if self.results.is_empty() => {
-                    Err("--allow-suspected needs a condition: --assert CONDITION".to_owned())
-                }
+            let flag = match (self.allow_suspected, self.allow_incomplete) {
+                (true, _) => "--allow-suspected",
+                (false, true) => "--allow-incomplete",
+                (false, false) => "",
+            };
+            return match self.results.is_empty() {
+                true if flag.is_empty() => Ok(None),
+                true => Err(format!("{flag} needs a condition: --assert CONDITION")),
                 false => Err("--junit, --sarif and --github need a condition: --assert CONDITION".to_owned()),
             };
         }
@@ -76,6 +82,7 @@ impl Run {
             job: Some(job.to_owned()),
             against: self.against.clone(),
             allow_suspected: self.allow_suspected,
+            allow_incomplete: self.allow_incomplete,
             results: self.results.clone(),
             ..Assert::default()
         };

@@ -1,7 +1,7 @@
 //! Annotations of a GitHub workflow: lines on standard output that the runner reads, and the step's summary.
 //!
 //! Guarantees: at most [`ANNOTATIONS_MAX`] annotations, because the runner drops more of a kind; lines that the pull
-//! request changes come first. The summary has every problem.
+//! request changes come first, and a line has one annotation for all conditions. The summary has every problem.
 
 use std::collections::HashSet;
 use std::fmt::Write as _;
@@ -30,7 +30,7 @@ pub fn write(
 ) -> Result<(), Failure> {
     // The sort is stable: within a group the worst stays first.
     problems.sort_by_key(|problem| order(problem, changed));
-    let lines: String = problems.iter().take(ANNOTATIONS_MAX).map(annotation).collect();
+    let lines: String = merged(&problems).iter().take(ANNOTATIONS_MAX).map(annotation).collect();
     out.write_all(lines.as_bytes()).map_err(|error| Failure::output("standard output", &error))?;
     let Some(file) = std::env::var_os(SUMMARY_VARIABLE).filter(|file| !file.is_empty()) else { return Ok(()) };
     let mut options = std::fs::OpenOptions::new();
@@ -46,6 +46,25 @@ fn order(problem: &Problem, changed: &HashSet<Location>) -> u8 {
         Some(_) => 1,
         None => 2,
     }
+}
+
+/// Joins the problems of one line, and those of no line with one outcome. The order stays.
+fn merged(problems: &[Problem]) -> Vec<Problem> {
+    let mut merged: Vec<Problem> = Vec::new();
+    for problem in problems {
+        let is_same = |other: &&mut Problem| other.location == problem.location && other.outcome == problem.outcome;
+        let Some(known) = merged.iter_mut().find(is_same) else {
+            merged.push(problem.clone());
+            continue;
+        };
+        if !known.condition.split(", ").any(|one| one == problem.condition) {
+            known.condition = format!("{}, {}", known.condition, problem.condition);
+        }
+        if !known.message.split('\n').any(|one| one == problem.message) {
+            known.message = format!("{}\n{}", known.message, problem.message);
+        }
+    }
+    merged
 }
 
 /// `::error file=train.py,line=16,title=memctl no-leak::Live memory grows …`
@@ -132,6 +151,27 @@ mod tests {
         problems.sort_by_key(|problem| order(problem, &changed));
         let messages: Vec<&str> = problems.iter().map(|problem| problem.message.as_str()).collect();
         assert_eq!(messages, ["new", "old", "no place"]);
+    }
+
+    #[test]
+    fn a_line_has_one_annotation_for_all_conditions() {
+        let of = |condition: &str, message: &str, location| Problem {
+            condition: condition.into(),
+            ..problem(message, location)
+        };
+        let line = Some(("a.py", 1));
+        let problems = [
+            of("peak", "2 MiB more", line),
+            of("no-leak", "grows", Some(("b.py", 2))),
+            of("peak_reserved", "2 MiB more", line),
+            of("peak_reserved", "reserves more", line),
+        ];
+        let annotations: Vec<String> = merged(&problems).iter().map(annotation).collect();
+        let wanted = [
+            "::error file=a.py,line=1,title=memctl peak%2C peak_reserved::2 MiB more%0Areserves more\n",
+            "::error file=b.py,line=2,title=memctl no-leak::grows\n",
+        ];
+        assert_eq!(annotations, wanted);
     }
 
     #[test]

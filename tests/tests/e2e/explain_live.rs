@@ -283,7 +283,7 @@ async fn a_killed_rank_is_one_finding_with_its_step_and_the_others_follow() {
     }
     let report = reported(&daemon, "killed").await;
     let [found] = report.findings.as_slice() else { panic!("one incident: {:#?}", report.findings) };
-    assert_eq!(found.title, "Rank 3 died first, by SIGKILL, at step 66 of epoch 0; the others were stopped after it");
+    assert_eq!(found.title, "Rank 3 died first, by SIGKILL, at step 66 (epoch 0); the others were stopped after it");
     assert_eq!((found.kind.as_str(), &found.ranks), ("rank_lost", &vec![3]));
     daemon.stop().await.unwrap();
 }

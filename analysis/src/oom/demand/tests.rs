@@ -98,7 +98,7 @@ fn graphs_of_an_evaluation_accumulate() {
     assert_eq!(found.saved_bytes, found.bytes);
     // The need of an earlier step does not count.
     assert_eq!(found.beyond_bytes, found.bytes - 4 * MIB);
-    assert_eq!((demand.is_larger, demand.asked_before), (Some(false), true));
+    assert_eq!((demand.requests, demand.asked_before), (Some(Requests::Alike), true));
 }
 
 #[test]
@@ -136,7 +136,13 @@ fn one_long_sequence_is_larger_and_accumulates_nothing() {
     let mut recording = Recording::training(10);
     recording.forward(64 * MIB);
     let demand = recording.compare((13, 64 * MIB), true);
-    assert_eq!((demand.accumulated, demand.is_larger, demand.asked_before), (None, Some(true), false));
+    assert_eq!((demand.accumulated, demand.requests, demand.asked_before), (None, Some(Requests::Larger), false));
+}
+
+#[test]
+fn one_large_request_of_a_new_line_is_not_like_the_earlier_ones() {
+    let demand = Recording::training(10).compare((99, 1024 * MIB), true);
+    assert_eq!((demand.accumulated, demand.requests, demand.asked_before), (None, Some(Requests::OfNewLines), false));
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Tests of causes and sentences where memory accumulated until a request failed.
 
-use super::super::demand::{Line, Since};
+use super::super::demand::{Line, Requests, Since};
 use super::*;
 
 fn line(line: u32, bytes: u64, blocks: u64, earlier_blocks: u64) -> Line {
@@ -19,7 +19,7 @@ fn accumulated(beyond_bytes: u64, since: Since) -> Demand {
         saved_bytes: 800 * MIB,
         lines,
     };
-    Demand { accumulated: Some(accumulated), is_larger: Some(false), asked_before: true }
+    Demand { accumulated: Some(accumulated), requests: Some(Requests::Alike), asked_before: true }
 }
 
 #[test]

@@ -53,8 +53,10 @@ impl Pace {
     }
 
     fn pause(&self, attempt: u32) -> Duration {
-        // If no randomness is available, the pause is the longest.
-        self.pauses.wait(attempt, f64::from(getrandom::u32().unwrap_or(u32::MAX)) / f64::from(u32::MAX))
+        // If no randomness is available, the pause is the longest. It is never less than half of that, because a
+        // receiver that restarts needs a few seconds.
+        let draw = f64::from(getrandom::u32().unwrap_or(u32::MAX)) / f64::from(u32::MAX);
+        self.pauses.wait(attempt, 0.5 + draw / 2.0)
     }
 }
 

@@ -144,7 +144,11 @@ pub fn tick(mut alert: Alert, rules: &Rules, now_ns: u64) -> Option<Alert> {
             Some(alert)
         }
         (Phase::Firing, None) => Some(resolve(alert, now_ns)),
-        (Phase::Firing, Some(_)) => {
+        (Phase::Firing, Some(rule)) => {
+            // A receiver that was added later gets the alerts that already fire.
+            let is_new = |name: &&String| !alert.receivers.contains(*name);
+            let new: Vec<String> = rule.receivers.iter().filter(is_new).cloned().collect();
+            alert.receivers.extend(new);
             let gone = alert.missing_ns.is_some_and(|since| now_ns.saturating_sub(since) >= rules.keep_firing_ns);
             Some(if gone || unseen { resolve(alert, now_ns) } else { alert })
         }

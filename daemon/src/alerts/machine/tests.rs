@@ -182,6 +182,21 @@ fn an_alert_that_fires_between_two_judgements_knows_its_epoch() {
 }
 
 #[test]
+fn a_receiver_that_is_added_later_gets_alerts_that_fire() {
+    let more = RULES.replace("[[rule]]\nname = \"Slow\"", "[[receiver]]\nname = \"new\"\ntype = \"webhook\"\nurl = \"http://n\"\n[[rule]]\nname = \"Slow\"");
+    let rules = Rules::parse(&more, "r").unwrap();
+    let alert = tick(firing(S), &rules, 3 * S).unwrap();
+    assert_eq!(alert.receivers, ["hook", "am", "new"]);
+    let wants = |name: &str, alert: &Alert| {
+        wants(alert, &alert.clone().delivery_mut(name).clone(), rules.receiver(name).unwrap(), &rules, None, 3 * S)
+    };
+    assert_eq!(wants("new", &alert), Want::Now);
+    assert_eq!(due_ns(&alert, &rules, None, 3 * S), 3 * S);
+    // It is not notified of one that is resolved.
+    assert_eq!(wants("new", &resolve(alert, 4 * S)), Want::Nothing);
+}
+
+#[test]
 fn receivers_are_notified_once_again_and_at_the_end() {
     let rules = rules();
     let (hook, am) = (rules.receiver("hook").unwrap(), rules.receiver("am").unwrap());
