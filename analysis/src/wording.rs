@@ -99,6 +99,16 @@ pub fn sentence(text: impl AsRef<str>) -> String {
     if text.is_empty() || text.ends_with(['.', '!', '?']) { text } else { text + "." }
 }
 
+/// `a`, `a and b`, `a, b and c`.
+#[must_use]
+pub fn all_of(names: &[String]) -> String {
+    match names {
+        [] => String::new(),
+        [only] => only.clone(),
+        [others @ .., last] => format!("{} and {last}", others.join(", ")),
+    }
+}
+
 /// `1.20 GiB`.
 #[must_use]
 pub fn bytes(bytes: u64) -> String {

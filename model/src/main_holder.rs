@@ -3,10 +3,11 @@
 //! Guarantees: what a training has once for each parameter, gradients and optimizer state, is not named beside a leak.
 
 use crate::finding::{Finding, Pattern};
-use crate::holders::{HolderBound, HoldersFound, TensorHolder, is_main};
+use crate::holders::{HolderBound, HolderKind, HoldersFound, TensorHolder, is_main};
 
 impl Finding {
-    /// The holder of most of the requested blocks that can grow, its index, and the answer.
+    /// The holder of most of the requested blocks that can grow, its index, and the answer. If several containers without a
+    /// bound hold most of them together, it is the one with most blocks.
     #[must_use]
     pub fn main_holder(&self) -> Option<(usize, &TensorHolder, &HoldersFound)> {
         let found = self.holders.as_ref()?.asked.outcome.as_ref().ok()?;
@@ -25,7 +26,23 @@ impl Finding {
         };
         // An optimizer's state is constant as well, unless it is the memory that grows.
         let beside_state = (!of_optimizer).then(|| main(&TensorHolder::holds_constant_set)).flatten();
-        beside_state.or_else(|| main(&TensorHolder::holds_gradients))
+        beside_state.or_else(|| main(&TensorHolder::holds_gradients)).or_else(|| self.first_of_several(found))
+    }
+
+    /// The largest of several containers, and of the graphs that they keep, that hold most of the blocks together.
+    fn first_of_several<'a>(&self, found: &'a HoldersFound) -> Option<(usize, &'a TensorHolder, &'a HoldersFound)> {
+        let is_full = |holder: &TensorHolder| {
+            let is_graph = holder.holder == HolderKind::Graph;
+            let has_one_each = holder.length.is_some_and(|length| length >= u64::from(holder.blocks));
+            let is_unbounded = matches!(holder.bound, HolderBound::Unbounded);
+            !holder.holds_constant_set() && (is_graph || (holder.may_pile_up() && is_unbounded && has_one_each))
+        };
+        let several: Vec<(usize, &TensorHolder)> =
+            found.holders.iter().enumerate().filter(|(_, holder)| is_full(holder)).collect();
+        let blocks = several.iter().fold(0_u32, |sum, (_, holder)| sum.saturating_add(holder.blocks));
+        let containers = several.iter().filter(|(_, holder)| holder.holder != HolderKind::Graph);
+        let most = containers.max_by_key(|(at, holder)| (holder.blocks, std::cmp::Reverse(*at)))?;
+        is_main(blocks, found.asked_blocks, found.found_blocks, false).then_some((most.0, most.1, found))
     }
 
     /// Holders that have a significant part of the blocks that the main holder does not hold, and whose memory may grow
@@ -55,7 +72,7 @@ mod tests {
     use super::*;
     use crate::finding::{FindingKind, Severity};
     use crate::holders::{
-        FindingHolders, GRADIENT, HolderKind, HoldersAsked, STATE, is_of_gradients, is_of_optimizer_state,
+        FindingHolders, GRADIENT, HoldersAsked, STATE, is_of_gradients, is_of_optimizer_state,
     };
     use crate::stack::Frame;
 
@@ -114,6 +131,30 @@ mod tests {
         let own = ["`Tracker` object", STATE, "dict, 7 items", "key `loss`", "Tensor"];
         assert!(!is_of_optimizer_state(&chain(&own)), "a dict of this name without parameters as keys");
         assert!(!is_of_optimizer_state(&chain(&PREDS)) && !is_of_gradients(&chain(&[])));
+    }
+
+    #[test]
+    fn several_containers_hold_most_together() {
+        let list = |name: &str, blocks: u32| TensorHolder {
+            length: Some(u64::from(blocks) + 2),
+            bound: HolderBound::Unbounded,
+            ..held(name, &PREDS, blocks, u64::from(blocks) << 20)
+        };
+        let main = |holders: Vec<TensorHolder>, asked: u32| {
+            let mut finding = finding(Pattern::TensorsKept, holders);
+            if let Some(Ok(found)) = finding.holders.as_mut().map(|holders| &mut holders.asked.outcome) {
+                found.asked_blocks = asked;
+            }
+            (finding.main_holder().map(|main| main.0), finding.holders_beside(0).len())
+        };
+        let three = || vec![list("energy", 30), list("recon", 30), list("sparse", 30)];
+        assert_eq!(main(three(), 90), (Some(0), 2));
+        assert_eq!(main(three(), 400), (None, 0), "others hold most of them");
+        let graph = TensorHolder { holder: HolderKind::Graph, ..held("graph", &PREDS, 6, 6 << 20) };
+        assert_eq!(main(vec![graph.clone(), list("img_list", 6)], 14), (Some(1), 1));
+        assert_eq!(main(vec![graph; 2], 14), (None, 0), "a graph that no container keeps");
+        let short = TensorHolder { length: Some(3), ..list("layers", 30) };
+        assert_eq!(main(vec![short; 3], 90), (None, 0), "a few items that hold many blocks may never grow");
     }
 
     #[test]

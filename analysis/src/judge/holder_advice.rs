@@ -4,6 +4,7 @@
 //! patterns with known code (an evaluation's graph, hooks, optimizers) is not replaced.
 
 use super::second_holders::beside;
+use crate::wording::all_of;
 use memctl_model::{Collector, Finding, HolderBound, HolderKind, HolderPattern, Pattern, TensorHolder};
 
 /// The advice about the holder of most of a finding's blocks; `None` if the finding's own advice is as good.
@@ -19,9 +20,12 @@ pub(super) fn advice(finding: &Finding) -> Option<String> {
     if !is_open {
         return None;
     }
-    let others: Vec<String> = beside(finding).into_iter().map(named).collect();
+    let mut others: Vec<String> = beside(finding).into_iter().map(named).collect();
+    // A container and the graphs of its tensors have one name.
+    others.retain(|name| *name != named(holder));
+    others.dedup();
     let advice = about(holder)?;
-    if others.is_empty() { Some(advice) } else { Some(format!("{advice} The same goes for {}.", others.join(" and "))) }
+    if others.is_empty() { Some(advice) } else { Some(format!("{advice} The same goes for {}.", all_of(&others))) }
 }
 
 /// The type of a thread-safe queue, as the agent names it.

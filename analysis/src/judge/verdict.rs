@@ -213,7 +213,7 @@ fn more_work(inputs: &VerdictInputs<'_>) -> Option<Verdict> {
     Some(Verdict {
         cause: Some(Cause::Open),
         memory: Some(MemoryKind::Device),
-        grown_bytes: Some(peaks.late_bytes - peaks.early_bytes),
+        grown_bytes: Some(peaks.highest_bytes - peaks.lowest_bytes),
         ranks: vec![room.who.rank],
         processes: vec![room.who.name()],
         ..Verdict::new(VerdictKind::Growing, words::more_work(inputs, &room.who, peaks))

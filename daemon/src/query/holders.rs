@@ -218,14 +218,53 @@ fn stacks(dictionary: &StackDictionary, rank: u32, wanted: &Wanted) -> (Option<F
             return (finding.site.clone(), finding.all_lines(), stacks_of(dictionary, rank, finding));
         }
     };
+    let is_meant = |frame: &Frame| is_named(&frame.into(), words);
+    let of_sites = matching(dictionary, &|id| dictionary.site(id).filter(|frame| is_meant(frame)).cloned());
+    // A verdict may name a call through which all of the memory was allocated.
+    let by_calls = || matching(dictionary, &|id| dictionary.stack(id).calls().iter().find(|frame| is_meant(frame)).cloned());
+    if of_sites.2.is_empty() { by_calls() } else { of_sites }
+}
+
+/// The stacks with a frame that is meant: the first such frame, the lines of all, and the stacks.
+fn matching(
+    dictionary: &StackDictionary,
+    meant: &dyn Fn(StackId) -> Option<Frame>,
+) -> (Option<Frame>, Vec<u32>, Vec<u32>) {
     let (mut site, mut lines, mut stacks): (Option<Frame>, BTreeSet<u32>, Vec<u32>) = Default::default();
     for id in (1..=dictionary.len()).filter_map(|id| u32::try_from(id).ok()) {
-        let Some(frame) = dictionary.site(StackId(id)) else { continue };
-        if is_named(&frame.into(), words) && stacks.len() < STACKS_MAX {
-            stacks.push(id);
-            site.get_or_insert_with(|| frame.clone());
-            lines.insert(frame.line);
+        if stacks.len() == STACKS_MAX {
+            break;
         }
+        let Some(frame) = meant(StackId(id)) else { continue };
+        stacks.push(id);
+        lines.insert(frame.line);
+        site.get_or_insert(frame);
     }
     (site, lines.into_iter().collect(), stacks)
+}
+
+#[cfg(test)]
+mod tests {
+    use memctl_proto::StackSender;
+
+    use super::*;
+
+    #[test]
+    fn a_line_names_its_own_allocations_or_those_of_its_calls() {
+        let frame = |function: &str, line| Frame { function: function.into(), file: "/home/me/train.py".into(), line };
+        let mut sender = StackSender::default();
+        sender.add(&[frame("forward", 11), frame("main", 19)]);
+        sender.add(&[frame("forward", 12), frame("main", 19)]);
+        sender.add(&[frame("main", 20)]);
+        let mut dictionary = StackDictionary::default();
+        dictionary.add(&sender.take().unwrap()).unwrap();
+        let found = |words: &str| {
+            let (site, lines, found) = stacks(&dictionary, 0, &Wanted::Named(words.to_owned()));
+            (site.map(|site| site.line), lines, found)
+        };
+        assert_eq!(found("train.py:11"), (Some(11), vec![11], vec![1]));
+        assert_eq!(found("train.py:19"), (Some(19), vec![19], vec![1, 2]));
+        assert_eq!(found("main"), (Some(20), vec![20], vec![3]), "what it allocates itself comes first");
+        assert_eq!(found("train.py:7"), (None, vec![], vec![]));
+    }
 }

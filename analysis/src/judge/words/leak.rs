@@ -299,6 +299,12 @@ impl Words<'_> {
                 "Capture in {site} for a few sizes and pad to them, share one pool (torch.cuda.graph(…, pool=…)), or limit how \
                  many graphs are kept and drop the oldest."
             ),
+            // Without steps, a graph that stays looks like tensors that are kept.
+            Pattern::TensorsKept if self.shown.kind == FindingKind::EvalGraph => format!(
+                "Run what calls {site} under torch.no_grad() (or torch.inference_mode()), unless it computes gradients: a tensor that \
+                 is handed from call to call keeps the graphs of all calls. If it runs so already, look for a list, dict or \
+                 attribute that keeps its results."
+            ),
             Pattern::TensorsKept | Pattern::CacheEmptied => format!(
                 "Look for a list, dict or attribute that keeps what {site} allocates; bound it (collections.deque(maxlen=…)), \
                  clear it every epoch, or keep it on the host (.detach().cpu())."

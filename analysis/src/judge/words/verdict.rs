@@ -12,8 +12,8 @@ use crate::judge::holder_bound::{self, Bound};
 use crate::judge::optimizers::{self, Optimizers};
 use crate::judge::second_holders;
 use crate::judge::subjects::{self, Subject};
-use crate::judge::verdict_inputs::{RisenPeaks, Shown, VerdictInputs};
-use crate::wording::{opening_letter, plural, sentence};
+use crate::judge::verdict_inputs::{RisenPeaks, Room, Shown, VerdictInputs};
+use crate::wording::{all_of, opening_letter, plural, sentence};
 
 /// ``Live memory has grown 682 MiB in 9 s, allocated in f (x.py:3), and it was not given back. It is a leak unless …``
 pub(in crate::judge) fn growing(
@@ -45,7 +45,12 @@ fn grown(inputs: &VerdictInputs<'_>, shown: &Shown<'_>) -> String {
         Way::WithWork => ", as each step works on more",
         Way::MadeAgain { .. } => ": no block stays for long, but each epoch allocates more of them",
     };
-    format!("Live memory has grown {what}{}{}{freed}", on(inputs, shown), at(course))
+    let of_device = |room: &&Room| room.who == course.who && course.way == Way::WithWork;
+    let peaks = inputs.courses.devices.iter().find(of_device).and_then(|room| room.peaks);
+    let peaks = peaks.map_or_else(String::new, |peaks| {
+        format!(", and the peak of a step {} over the last {}", rose(peaks), last_third(inputs.judged))
+    });
+    format!("Live memory has grown {what}{}{}{freed}{peaks}", on(inputs, shown), at(course))
 }
 
 /// ` on rank 0`; empty if there is only one process.
@@ -132,11 +137,12 @@ fn open(inputs: &VerdictInputs<'_>, course: &Course, finding: Option<&Finding>) 
     // A process may have been queried about another finding of the same growth.
     let of_process = |other: &&Finding| other.kind.is_leak() && other.processes.contains(&course.who.name());
     let asked = || inputs.findings.iter().filter(of_process).filter_map(|finding| finding.holders.as_ref());
-    let has_answered = asked().any(|holders| holders.asked.outcome.is_ok());
+    let answers = || asked().filter_map(|holders| holders.asked.outcome.as_ref().ok());
     let held = match finding.and_then(holder) {
         Some(holder) => format!("held by {holder}"),
         None if finding.is_none() => "what holds it is not known".to_owned(),
-        None if has_answered => "no Python object was found that holds most of it".to_owned(),
+        None if answers().any(|found| found.complete) => "no Python object was found that holds most of it".to_owned(),
+        None if answers().next().is_some() => "the search for what holds it ended before it had seen everything".to_owned(),
         None if asked().next().is_some() => "the process was asked what holds it and could not say".to_owned(),
         None if !inputs.holders_allowed => {
             "the daemon does not search for what holds it (holders = \"off\" in its configuration)".to_owned()
@@ -167,7 +173,7 @@ fn of_optimizer(finding: &Finding) -> Option<String> {
 pub(in crate::judge) fn holder(finding: &Finding) -> Option<String> {
     let (_, most, _) = finding.main_holder()?;
     let others = second_holders::beside(finding).into_iter().map(|holder| holder.subject.clone());
-    Some(std::iter::once(most.subject.clone()).chain(others).collect::<Vec<String>>().join(" and "))
+    Some(all_of(&std::iter::once(most.subject.clone()).chain(others).collect::<Vec<String>>()))
 }
 
 pub(in crate::judge) fn filling(
@@ -272,7 +278,7 @@ pub(in crate::judge) fn more_work(inputs: &VerdictInputs<'_>, who: &Subject, pea
 
 /// `rose from 286 MiB to 495 MiB`.
 fn rose(peaks: RisenPeaks) -> String {
-    format!("rose from {} to {}", HumanBytes::of(peaks.early_bytes), HumanBytes::of(peaks.late_bytes))
+    format!("rose from {} to {}", HumanBytes::of(peaks.lowest_bytes), HumanBytes::of(peaks.highest_bytes))
 }
 
 /// `Inconclusive: live memory rose from 286 MiB to 495 MiB over the last 18 of 52 windows, and too little was seen to say
