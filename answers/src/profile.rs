@@ -9,7 +9,7 @@ mod known_finding;
 use std::collections::BTreeMap;
 
 use memctl_model::finding::Growth;
-use memctl_model::{FindingKind, JobState, Severity};
+use memctl_model::{FindingKind, JobState};
 use serde::{Deserialize, Serialize};
 
 use crate::anatomy::Held;
@@ -18,8 +18,8 @@ use crate::ledger::ClassShare;
 use crate::report::{Rank, Report};
 use crate::{Frame, SCHEMA, state_by_name};
 
-pub use known_finding::{KnownFinding, KnownHolder};
 use known_finding::place;
+pub use known_finding::{KnownFinding, KnownHolder};
 
 /// The memory of one run; see the module.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -138,10 +138,9 @@ pub struct SiteGrowth {
 impl SiteGrowth {
     /// Its function and the name of its file.
     #[must_use]
-    pub 
-/// A function and the name of its file. Another run may be of another checkout, so folders and lines do not count.
-fn place(site: Option<&Frame>) -> Option<(String, String)> {
-    site.map(|site| (site.function.clone(), file_name(&site.file).to_owned()))
+    pub fn place(&self) -> Option<(String, String)> {
+        place(self.site.as_ref())
+    }
 }
 
 impl Profile {

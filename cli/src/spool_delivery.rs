@@ -11,6 +11,7 @@ use crate::args::Global;
 use crate::connect::{Connection, default_data_dir};
 use crate::hosting::{self, data_dirs, host};
 use crate::render::text::{plural, safe};
+use crate::unrecorded;
 
 /// The longest time for storing spooled sessions before a request.
 const TAKING_MAX: Duration = Duration::from_secs(120);
@@ -54,6 +55,7 @@ pub async fn take_in(connection: &Connection, global: &Global) {
     };
     // A panic there was logged; the spool keeps its sessions.
     let stored = tokio::task::spawn_blocking(work).await.unwrap_or_default();
+    stored.iter().for_each(|session| unrecorded::forget(global, &session.job));
     for line in stored_lines(&stored) {
         say(line);
     }

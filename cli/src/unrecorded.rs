@@ -1,7 +1,8 @@
 //! Runs of `memctl run` that recorded nothing: a small file for each job, so that an older run is not taken for them.
 //!
 //! Guarantees: files have mode 0600 and lie beside the store, in a folder for each destination; at most
-//! [`RECORDS_MAX`] of them are kept. The next recorded run of the job removes its file. An error here never affects the
+//! [`RECORDS_MAX`] of them are kept. The next recorded run of the job removes its file, and so does the delivery
+//! of what a run left on disk. An error here never affects the
 //! command of a run: without a file there is no warning.
 
 use std::io::Write as _;

@@ -71,9 +71,7 @@ const BESIDE: u32 = 8;
 mod tests {
     use super::*;
     use crate::finding::{FindingKind, Severity};
-    use crate::holders::{
-        FindingHolders, GRADIENT, HoldersAsked, STATE, is_of_gradients, is_of_optimizer_state,
-    };
+    use crate::holders::{FindingHolders, GRADIENT, HoldersAsked, STATE, is_of_gradients, is_of_optimizer_state};
     use crate::stack::Frame;
 
     fn chain(steps: &[&str]) -> Vec<String> {

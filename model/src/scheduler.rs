@@ -41,7 +41,8 @@ mod tests {
 
     #[test]
     fn a_selection_names_a_job_a_task_or_a_step() {
-        let labels = |id: &str| vec![(SLURM_JOB_LABEL.to_owned(), id.to_owned()), (SLURM_STEP_LABEL.into(), "0".into())];
+        let labels =
+            |id: &str| vec![(SLURM_JOB_LABEL.to_owned(), id.to_owned()), (SLURM_STEP_LABEL.into(), "0".into())];
         let has = |text: &str, id: &str| SlurmJob::written(text).unwrap().has(&labels(id));
         assert!(has("slurm:1234", "1234") && has("slurm:1234_7", "1234_7") && has("slurm:1234", "1234_7"));
         assert!(has("slurm:1234.0", "1234") && !has("slurm:1234.1", "1234"));

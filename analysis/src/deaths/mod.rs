@@ -282,7 +282,10 @@ fn tail(incident: &Incident<'_>, others: &[&Dead<'_>], known: usize, unharmed: O
 }
 
 fn explanation(first: &Dead<'_>, incident: &Incident<'_>) -> String {
-    let stored = "Everything up to that moment is stored.";
+    let stored = match first.cause {
+        CauseOfDeath::Silent => "What it recorded after that has not arrived.",
+        _ => "Everything up to that moment is stored.",
+    };
     match incident.after.first() {
         Some(next) => {
             let gap_ns = next.death.time_ns.saturating_sub(first.death.time_ns);

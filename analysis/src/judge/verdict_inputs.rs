@@ -132,7 +132,13 @@ fn risen_peaks(watch: &RankWatch) -> Option<RisenPeaks> {
     let (early_bytes, late_bytes) = (most(early), least(late));
     let matters = late_bytes.saturating_sub(early_bytes) as f64 > FLAT_SHARE * peak_bytes(watch) as f64;
     let goes_on = least(middle) > early_bytes && late_bytes > most(middle);
-    matters.then_some(RisenPeaks { early_bytes, late_bytes, lowest_bytes: least(early), highest_bytes: most(late), goes_on })
+    matters.then_some(RisenPeaks {
+        early_bytes,
+        late_bytes,
+        lowest_bytes: least(early),
+        highest_bytes: most(late),
+        goes_on,
+    })
 }
 
 fn swing_bytes(watch: &RankWatch) -> Option<(u64, u64)> {

@@ -6,6 +6,7 @@ use memctl_model::{
 };
 use proptest::prelude::*;
 
+use super::demand::Requests;
 use super::*;
 use crate::fragmentation::picture::Pin;
 

@@ -24,7 +24,8 @@ pub(super) fn joined(mut functions: Vec<Function>, before: &[Line<'_>], after: &
         let sides = Alone::of(&functions, &frames);
         let moved = sides.of_one_name();
         let renamed = sides.without(&moved).of_one_file(|was, is| {
-            let sum = |lines: &[Line<'_>], of: &[usize]| of.iter().map(|&at| weight(&lines[at])).fold(0, u64::saturating_add);
+            let sum =
+                |lines: &[Line<'_>], of: &[usize]| of.iter().map(|&at| weight(&lines[at])).fold(0, u64::saturating_add);
             (sum(before, &functions[was].before), sum(after, &functions[is].after))
         });
         (moved, renamed)
@@ -126,8 +127,7 @@ mod tests {
     }
 
     fn lines(of: &[(Frame, u64)]) -> Vec<Line<'_>> {
-        let line = |(site, bytes)| Line { site: Some(site), live_bytes: Some(*bytes), ..Line::default() };
-        of.iter().map(|(site, bytes)| line((site, bytes))).collect()
+        of.iter().map(|(site, bytes)| Line { site: Some(site), live_bytes: Some(*bytes), ..Line::default() }).collect()
     }
 
     #[test]
@@ -151,7 +151,8 @@ mod tests {
 
     #[test]
     fn a_renamed_function_has_about_the_same_memory() {
-        let before = [(frame("trainer.py", "Trainer.step", 25), 24 * MIB), (frame("trainer.py", "Trainer.init", 9), MIB)];
+        let before =
+            [(frame("trainer.py", "Trainer.step", 25), 24 * MIB), (frame("trainer.py", "Trainer.init", 9), MIB)];
         let after = [
             (frame("trainer.py", "Trainer.init", 9), MIB),
             (frame("trainer.py", "Trainer.train_step", 25), 25 * MIB),

@@ -87,8 +87,7 @@ fn compared(report: &Report, peak: Peak, other: &Against, terms: &Terms, limit: 
 pub(super) fn findings(report: &Report, other: &Against, terms: &Terms, counts: fn(FindingKind) -> bool) -> Checked {
     let concerned = concerning(report, terms, counts);
     let beside = Beside::new(report, &concerned, &other.profile, &other.spread);
-    let news: Vec<(&Finding, Option<New>)> =
-        concerned.iter().map(|finding| (*finding, beside.news(finding))).collect();
+    let news: Vec<(&Finding, Option<New>)> = concerned.iter().map(|finding| (*finding, beside.news(finding))).collect();
     let known: Vec<&Finding> = news.iter().filter(|(_, new)| new.is_none()).map(|(finding, _)| *finding).collect();
     let news = news.into_iter().filter_map(|(finding, new)| Some((finding, new?)));
     let (new, open): (Vec<_>, Vec<_>) = news.partition(|(finding, _)| is_evidence(finding));
@@ -100,7 +99,12 @@ pub(super) fn findings(report: &Report, other: &Against, terms: &Terms, counts: 
         None => not_judged(report, terms)
             .or_else(|| open_growth(report, other, terms, (&open, &known)))
             .or_else(|| less_judged(report, other, terms))
-            .unwrap_or_else(|| verdict(Outcome::Holds, format!("{} that {} does not have{}", nothing_new(counts), other.name, beside_tensors(report)))),
+            .unwrap_or_else(|| {
+                verdict(
+                    Outcome::Holds,
+                    format!("{} that {} does not have{}", nothing_new(counts), other.name, beside_tensors(report)),
+                )
+            }),
     }
 }
 
@@ -142,7 +146,7 @@ fn open_growth(
             && (finding.hurts() || (open.is_some() && !terms.allow_suspected))
     };
     if let Some((finding, why)) = new.iter().find(counts) {
-        let asked = if finding.holders.is_none() { "; no process was asked what holds it" } else { "" };
+        let asked = if finding.holders.is_none() { "; no answer about what holds it is stored" } else { "" };
         let because = match finding.hurts() {
             true => format!("{}; it is a leak unless what holds it is bounded{asked}", why.words(&finding.title)),
             false => format!("suspected and {} (--allow-suspected accepts it)", why.words(&finding.title)),

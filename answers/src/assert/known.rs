@@ -239,7 +239,7 @@ mod tests {
         let open = || vec![Finding { cause_known: false, ..leak(9, 70 * KIB, None) }];
         let (outcome, because) = compared(Vec::new(), open(), Spread::default());
         assert_eq!(outcome, Outcome::Inconclusive, "{because}");
-        assert!(because.contains("no process was asked what holds it"), "{because}");
+        assert!(because.contains("no answer about what holds it is stored"), "{because}");
         assert_eq!(compared(open(), open(), Spread::default()).0, Outcome::Holds);
     }
 

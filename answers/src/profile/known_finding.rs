@@ -97,7 +97,8 @@ impl KnownFinding {
     /// the holders of both are known, they share one; otherwise the function has the same name.
     fn may_be_moved(&self, other: &Self) -> bool {
         let (Some((function, file)), Some((before, file_before))) = (self.place(), other.place()) else { return false };
-        let is_alike = self.kind == other.kind && self.subject == other.subject && (function != before) != (file != file_before);
+        let is_alike =
+            self.kind == other.kind && self.subject == other.subject && (function != before) != (file != file_before);
         let both_known = !self.holders.is_empty() && !other.holders.is_empty();
         let shares = || self.holders.iter().any(|one| other.holders.iter().any(|known| known.is_same(one)));
         is_alike && if both_known { shares() } else { function == before }
@@ -173,9 +174,9 @@ fn named_holders(finding: &Finding) -> Vec<KnownHolder> {
     known.collect()
 }
 
-pub(super) fn place(&self) -> Option<(String, String)> {
-        place(self.site.as_ref())
-    }
+/// A function and the name of its file. Another run may be of another checkout, so folders and lines do not count.
+pub(super) fn place(site: Option<&Frame>) -> Option<(String, String)> {
+    site.map(|site| (site.function.clone(), file_name(&site.file).to_owned()))
 }
 
 #[cfg(test)]

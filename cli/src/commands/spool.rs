@@ -22,6 +22,7 @@ use crate::hosting::{self, host};
 use crate::render::screen::{Screen, Tone};
 use crate::render::table::{Table, left, right};
 use crate::render::text::{plural, safe};
+use crate::unrecorded;
 
 /// The longest time for a delivery; the rest stays in the spool.
 const DELIVERING_MAX: Duration = Duration::from_secs(600);
@@ -203,6 +204,9 @@ async fn deliver(rows: Vec<Row>, global: &Global) -> Result<(), Failure> {
     connection.close().await;
     let left = |row: &&Row| host::waiting(&row.folder).iter().any(|it| it.session.id == row.waiting.session.id);
     let left: Vec<&Row> = rows.iter().filter(left).collect();
+    for row in rows.iter().filter(|row| !left.iter().any(|other| std::ptr::eq(*other, *row))) {
+        unrecorded::forget(global, &row.waiting.session.job);
+    }
     say(format!("{} delivered to {place}", plural((rows.len() - left.len()) as u64, "session")));
     match left.first() {
         None => Ok(()),

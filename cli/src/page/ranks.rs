@@ -198,5 +198,7 @@ fn none_apart(ranks: &Ranks) -> String {
     .map(|(_, words)| words)
     .collect();
     let looked = if looked.is_empty() { String::new() } else { format!(", {}", looked.join(", ")) };
-    format!("No finding about a single rank: none lost{looked}.")
+    let is_lost = ranks.ranks.iter().any(|rank| rank.state == JobState::Lost);
+    let lost = if is_lost { "it is unknown how lost ranks ended" } else { "none lost" };
+    format!("No finding about a single rank: {lost}{looked}.")
 }

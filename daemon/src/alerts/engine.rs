@@ -313,7 +313,8 @@ impl Engine {
                     reason,
                     "a notification was given up; alerts that still fire are retried later"
                 );
-                Settled::GivenUp(reason)
+                let wait_ns = self.in_force.rules.receiver(&receiver).map_or(machine::RETRY_NS, machine::retry_ns);
+                Settled::GivenUp { reason, wait_ns }
             }
         };
         self.settled(&receiver, sent, &settled).await;
@@ -416,7 +417,11 @@ impl Messages {
 
 enum Settled {
     Delivered,
-    GivenUp(String),
+    /// All attempts failed; the message must be tried again after this many nanoseconds.
+    GivenUp {
+        reason: String,
+        wait_ns: u64,
+    },
     /// The message was not tried; it must be tried after this many nanoseconds.
     Later(u64),
 }
@@ -434,10 +439,10 @@ impl Settled {
                 delivery.retry_ns = None;
                 delivery.last_error.clear();
             }
-            Self::GivenUp(reason) => {
+            Self::GivenUp { reason, wait_ns } => {
                 delivery.given_up = delivery.given_up.saturating_add(1);
                 delivery.last_error = cut(reason, ERROR_BYTES_MAX);
-                delivery.retry_ns = Some(now_ns.saturating_add(machine::RETRY_NS));
+                delivery.retry_ns = Some(now_ns.saturating_add(*wait_ns));
             }
             Self::Later(wait_ns) => delivery.retry_ns = Some(now_ns.saturating_add(*wait_ns)),
         }

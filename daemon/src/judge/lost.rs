@@ -1,6 +1,7 @@
 //! Finds ranks that stopped while others continued, or that ended with a failure. `memctl-analysis` reports them.
 //!
-//! Guarantees: if a job was lost as a whole, single ranks are not reported. The marks of at most [`PLACES_MAX`] sessions
+//! Guarantees: if a job was lost as a whole, that is one finding about all ranks. It is made only after the daemon has
+//! listened for some time, because processes that outlive a daemon need a moment to reach the next one. The marks of at most [`PLACES_MAX`] sessions
 //! are read to find the step in which they ended.
 
 use memctl_analysis::deaths::{self, Death, Incidents, Others};
@@ -13,21 +14,24 @@ use crate::store::{SessionRow, Store};
 /// Deaths whose step is looked up. These are the first ones, which the finding's sentence names.
 const PLACES_MAX: usize = 8;
 
-/// Findings about ranks that stopped. `state` returns the state of a session.
+/// Findings about ranks that stopped. `state` returns the state of a session; `has_listened` is whether processes had
+/// time to reach this daemon.
 pub(super) async fn tell(
     store: &dyn Store,
     found: &Found,
+    has_listened: bool,
     state: impl Fn(&SessionRow) -> JobState,
 ) -> Result<Incidents, ReadError> {
     let states: Vec<JobState> = found.sessions.iter().map(&state).collect();
     let others = others(found, &states);
-    let all_lost = found.sessions.len() > 1 && states.iter().all(|state| *state == JobState::Lost);
+    let all_lost = states.iter().all(|state| *state == JobState::Lost);
     let mut dead: Vec<(&SessionRow, Death)> = Vec::new();
     for (session, state) in found.sessions.iter().zip(states) {
         let failure = session.end.as_ref().and_then(|end| end.failure.clone());
         let told = match state {
             JobState::Failed => failure.is_some(),
-            JobState::Lost => others != Others::None && !all_lost,
+            JobState::Lost if all_lost || others == Others::None => has_listened,
+            JobState::Lost => true,
             _ => false,
         };
         if told {

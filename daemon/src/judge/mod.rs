@@ -37,6 +37,7 @@ use memctl_model::{EvidenceValue, Finding, FindingKind, Sample, Severity};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
+use crate::clock::now_ns;
 use crate::event_analysis::{Explained, explain, name_job, name_processes};
 use crate::job_data::job::state;
 use crate::job_data::{Found, ReadError};
@@ -98,7 +99,12 @@ pub struct Judge {
     ahead_ns: Arc<AtomicU64>,
     /// Whether running processes may be searched for holders.
     holders: bool,
+    /// When the daemon began to listen, ns since the Unix epoch; `None` if it only reads.
+    listens_since_ns: Option<u64>,
 }
+
+/// Processes that outlive a daemon try to reach the next one at least every ten seconds.
+const LISTENED_MIN_NS: u64 = 60_000_000_000;
 
 #[derive(Default)]
 struct Jobs {
@@ -127,12 +133,18 @@ struct Seen {
 }
 
 impl Judge {
+    /// The judge of a daemon that processes reach from now on.
+    #[must_use]
+    pub fn listening(self) -> Self {
+        Self { listens_since_ns: Some(now_ns()), ..self }
+    }
+
     /// A judge over a store, whose watches may take `memory` bytes.
     #[must_use]
     pub fn new(store: Arc<dyn Store>, streams: Streams, memory: usize) -> Self {
         let (apart, ahead) = (Arc::new(Semaphore::new(1)), Arc::new(Semaphore::new(ahead::DEVICES_MAX)));
         let (summaries, jobs, ahead_ns) = (Summaries::default(), Arc::default(), Arc::default());
-        Self { store, streams, summaries, jobs, memory, apart, ahead, ahead_ns, holders: true }
+        Self { store, streams, summaries, jobs, memory, apart, ahead, ahead_ns, holders: true, listens_since_ns: None }
     }
 
     /// The judge, with the daemon's setting for searches for holders. The verdict reports if they are off.
@@ -246,7 +258,9 @@ impl Judge {
     async fn with_lost(&self, mut judgement: Judgement, found: &Found) -> Result<Judgement, ReadError> {
         judgement.holders_allowed = self.holders;
         let findings = &mut judgement.findings;
-        let told = lost::tell(&*self.store, found, |session| state(session, &self.streams)).await?;
+        let has_listened =
+            self.listens_since_ns.is_none_or(|since_ns| now_ns().saturating_sub(since_ns) >= LISTENED_MIN_NS);
+        let told = lost::tell(&*self.store, found, has_listened, |session| state(session, &self.streams)).await?;
         oom::outcome::add_consequences(findings, &told.after_oom);
         findings.extend(told.findings);
         judge::sort(findings);

@@ -221,7 +221,8 @@ fn stacks(dictionary: &StackDictionary, rank: u32, wanted: &Wanted) -> (Option<F
     let is_meant = |frame: &Frame| is_named(&frame.into(), words);
     let of_sites = matching(dictionary, &|id| dictionary.site(id).filter(|frame| is_meant(frame)).cloned());
     // A verdict may name a call through which all of the memory was allocated.
-    let by_calls = || matching(dictionary, &|id| dictionary.stack(id).calls().iter().find(|frame| is_meant(frame)).cloned());
+    let by_calls =
+        || matching(dictionary, &|id| dictionary.stack(id).calls().iter().find(|frame| is_meant(frame)).cloned());
     if of_sites.2.is_empty() { by_calls() } else { of_sites }
 }
 

@@ -102,7 +102,7 @@ pub(super) async fn parts(
         notifier.clone(),
         shutting_down.clone(),
     );
-    let judge = Judge::new(store.clone(), streams.clone(), judging.memory).with_holders(holders);
+    let judge = Judge::new(store.clone(), streams.clone(), judging.memory).with_holders(holders).listening();
     let summaries = judge.summaries();
     let removed = judge.clone();
     let alerting = Alerting::supervised(store.clone(), rules, Pace::default(), notifying, &tasks);

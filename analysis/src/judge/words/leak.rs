@@ -1,6 +1,6 @@
 //! The sentences of a leak.
 
-use memctl_model::{EvidenceValue, Finding, Moment, Pattern, Phase, Rate, Severity};
+use memctl_model::{EvidenceValue, Finding, FindingKind, Moment, Pattern, Phase, Rate, Severity};
 
 use super::{SERIES_MAX, SOON_SECONDS, bytes, median_rate, place, places, thinned, until};
 use crate::judge::SITES_MAX;

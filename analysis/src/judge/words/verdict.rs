@@ -142,12 +142,14 @@ fn open(inputs: &VerdictInputs<'_>, course: &Course, finding: Option<&Finding>) 
         Some(holder) => format!("held by {holder}"),
         None if finding.is_none() => "what holds it is not known".to_owned(),
         None if answers().any(|found| found.complete) => "no Python object was found that holds most of it".to_owned(),
-        None if answers().next().is_some() => "the search for what holds it ended before it had seen everything".to_owned(),
+        None if answers().next().is_some() => {
+            "the search for what holds it ended before it had seen everything".to_owned()
+        }
         None if asked().next().is_some() => "the process was asked what holds it and could not say".to_owned(),
         None if !inputs.holders_allowed => {
             "the daemon does not search for what holds it (holders = \"off\" in its configuration)".to_owned()
         }
-        None if inputs.activity == Activity::Ended => "no process was asked what holds it".to_owned(),
+        None if inputs.activity == Activity::Ended => "no answer about what holds it is stored".to_owned(),
         None => "no process has been asked yet what holds it".to_owned(),
     };
     format!("It is a leak unless what holds it is bounded; {held}.")

@@ -12,7 +12,7 @@ use memctl_analysis::proof_limits;
 use memctl_model::{FindingKind, JobState};
 
 use super::alert::{Alert, Delivery, JobFacts, Phase, Sighting};
-use super::rules::{Receiver, Rules};
+use super::rules::{Receiver, ReceiverKind, Rules};
 
 /// How long delivery of a resolved alert is retried if its receiver cannot be reached.
 pub const RESOLVED_TRIED_NS: u64 = 3_600_000_000_000;
@@ -21,6 +21,16 @@ pub const RESOLVED_TRIED_NS: u64 = 3_600_000_000_000;
 const HELD_NS: u64 = 300_000_000_000;
 /// After a notification was given up, the next one is not tried before this time has passed.
 pub const RETRY_NS: u64 = 300_000_000_000;
+
+/// How long to wait after a notification was given up. A firing alert ends in Alertmanager unless it is sent again, so it is
+/// sent again as soon as the next `resend` is due.
+#[must_use]
+pub fn retry_ns(receiver: &Receiver) -> u64 {
+    match receiver.kind {
+        ReceiverKind::Alertmanager { resend_ns, .. } => resend_ns.min(RETRY_NS),
+        ReceiverKind::Webhook(_) | ReceiverKind::Command(_) => RETRY_NS,
+    }
+}
 
 /// The run number of facts about all runs of a name, which were all deleted.
 pub const EVERY_RUN: u32 = u32::MAX;

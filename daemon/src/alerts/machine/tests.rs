@@ -182,8 +182,19 @@ fn an_alert_that_fires_between_two_judgements_knows_its_epoch() {
 }
 
 #[test]
+fn alertmanager_gets_a_firing_alert_again_before_it_ends_there() {
+    let rules = rules();
+    let [hook, am] = ["hook", "am"].map(|name| rules.receiver(name).unwrap());
+    let ReceiverKind::Alertmanager { resend_ns, .. } = am.kind else { panic!("not an Alertmanager") };
+    assert_eq!((retry_ns(hook), retry_ns(am)), (RETRY_NS, resend_ns));
+}
+
+#[test]
 fn a_receiver_that_is_added_later_gets_alerts_that_fire() {
-    let more = RULES.replace("[[rule]]\nname = \"Slow\"", "[[receiver]]\nname = \"new\"\ntype = \"webhook\"\nurl = \"http://n\"\n[[rule]]\nname = \"Slow\"");
+    let more = RULES.replace(
+        "[[rule]]\nname = \"Slow\"",
+        "[[receiver]]\nname = \"new\"\ntype = \"webhook\"\nurl = \"http://n\"\n[[rule]]\nname = \"Slow\"",
+    );
     let rules = Rules::parse(&more, "r").unwrap();
     let alert = tick(firing(S), &rules, 3 * S).unwrap();
     assert_eq!(alert.receivers, ["hook", "am", "new"]);
