@@ -203,8 +203,8 @@ mod tests {
         let before = || [leak("Samples.add", "samples.py", Some("rows"))];
         let moved = leak("Samples.add", "store.py", Some("rows"));
         let renamed = leak("Samples.append", "samples.py", Some("rows"));
-        assert_eq!(partners(&[moved.clone()], &before()), 1);
-        assert_eq!(partners(&[renamed.clone()], &before()), 1);
+        assert_eq!(partners(std::slice::from_ref(&moved), &before()), 1);
+        assert_eq!(partners(std::slice::from_ref(&renamed), &before()), 1);
         // The old function still leaks, so the other one is new.
         assert_eq!(partners(&[moved, before()[0].clone()], &before()), 0);
         assert_eq!(partners(&[leak("Samples.append", "samples.py", Some("others"))], &before()), 0);
