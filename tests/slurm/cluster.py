@@ -35,6 +35,7 @@ PACKAGES = ("slurmctld", "slurmd", "slurm-client", "munge")
 NODES = 4
 LIMIT_S = 60.0
 KEPT_S = 7200
+KEEPER_VARIABLES = ("PATH", "HOME", "LANG", "TZ", "MEMCTL_CACHE", "XDG_CACHE_HOME")
 CLONE_NEWNS, CLONE_NEWUTS = 0x00020000, 0x04000000
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 LIBC = ctypes.CDLL(None, use_errno=True)
@@ -157,9 +158,11 @@ def until(done: Callable[[], bool], what: Callable[[], str]) -> None:
 class Cluster:
     """A cluster in a folder."""
 
-    def __init__(self, folder: pathlib.Path, nodes: int = NODES) -> None:
-        self.folder, self.root = folder.absolute(), unpacked()
+    def __init__(self, folder: pathlib.Path, nodes: int = NODES, settings: str = "") -> None:
+        """`settings`: further lines of slurm.conf."""
+        self.folder, self.root, self.settings = folder.absolute(), unpacked(), settings
         self.nodes = [f"node{number}" for number in range(1, nodes + 1)]
+        self.child: Optional[subprocess.Popen[bytes]] = None
 
     def environment(self) -> dict[str, str]:
         """What a user's commands need, with the caller's own paths behind Slurm's."""
@@ -195,14 +198,16 @@ class Cluster:
         plugins = libraries(self.root)[0]
         hosts = "".join(f"127.0.0.1 {name}\n" for name in ("localhost", "controller", *self.nodes))
         (self.folder / "hosts").write_text(hosts)
-        (self.folder / "slurm.conf").write_text(
-            CONFIG.format(controller=ports[0], folder=self.folder, plugins=plugins, nodes=nodes)
-        )
+        config = CONFIG.format(controller=ports[0], folder=self.folder, plugins=plugins, nodes=nodes)
+        (self.folder / "slurm.conf").write_text(f"{config}{self.settings}\n")
         with (self.folder / "keeper.log").open("wb") as log:
             argv = [sys.executable, __file__, "keep", str(self.folder), str(len(self.nodes))]
+            # The daemons of a real cluster know nothing of the environment of their users.
+            own = {name: value for name, value in os.environ.items() if name in KEEPER_VARIABLES}
             keeper = subprocess.Popen(
-                argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd="/"
+                argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd="/", env=own
             )
+        self.child = keeper
         (self.folder / "keeper.pid").write_text(str(keeper.pid))
 
         def ready() -> bool:
@@ -230,6 +235,8 @@ class Cluster:
             return
         os.kill(pid, signal.SIGTERM)
         until(lambda: not self.keeper(), lambda: f"the keeper {pid} of {self.folder} does not end")
+        if self.child:
+            self.child.wait()
 
     def kill_node(self, name: str) -> None:
         """Kills a node's daemon and all processes of its tasks at once, as a power failure does."""
