@@ -48,7 +48,7 @@ SlurmUser=root
 AuthType=auth/munge
 CredType=cred/munge
 # A requeued job waits until the credentials of its first start have expired.
-AuthInfo=socket={folder}/munge.socket,cred_expire=20
+AuthInfo=socket={folder}/munge.socket,cred_expire=15
 CommunicationParameters=NoInAddrAny,NoCtldInAddrAny
 PluginDir={plugins}
 StateSaveLocation={folder}/state

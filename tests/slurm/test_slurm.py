@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from cluster import Cluster, why_not
-from submitted import User
+from submitted import OVER, User
 
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not() or "it runs")
 LABELS = {"slurm.account": "vision", "slurm.partition": "gpu", "slurm.cluster": "memctl", "slurm.user": "root"}
@@ -161,8 +161,6 @@ def test_a_requeued_job_is_an_attempt(user: User) -> None:
     job = user.submit("again", "memctl run -- python train.py", WAITS_IN_START="0")
     user.until_waiting(job)
     user.slurm("scontrol", "requeue", job)
-    user.until_state(job, "PENDING")
-    user.slurm("scontrol", "update", f"jobid={job}", "starttime=now")
     user.until_over(job)
     recorded = user.recorded()
     # 1000 for the first restart by Slurm: torchrun's restarts are counted within it.
@@ -192,13 +190,12 @@ def test_a_cancelled_job_keeps_what_it_recorded(user: User, way: str) -> None:
     selects(user, f"slurm:{job}", f"gone-{job}")
 
 
-def test_a_job_that_is_killed_without_a_signal_to_heed_is_lost(user: User) -> None:
+def test_a_step_that_is_killed_is_lost(user: User) -> None:
     job = user.submit("killed", "srun ./record python train.py", "-n1", WAITS_IN_START="0")
     user.until_waiting(job)
-    user.slurm("scancel", "--full", "--signal=KILL", job)
-    # (The signal does not cancel the job: its step fails.)
-    user.until_state(job, "CANCELLED", "FAILED")
-    # The launcher died with its program, so the daemon waits for a stream that could come back.
+    user.slurm("scancel", "--signal=KILL", f"{job}.0")
+    assert user.until_state(job, *OVER) == "FAILED"
+    # The launcher died with its program. For half a minute, the daemon expects its stream to come back.
     user.until(lambda: user.recorded()[f"killed-{job}#1.0"]["state"] == "lost", user.recorded)
     answer = user.answer("query", f"killed-{job}")
     [rank] = answer["ranks"]
@@ -229,13 +226,11 @@ def test_a_node_that_fails_takes_its_rank_with_it(tmp_path: pathlib.Path) -> Non
         cluster.kill_node("node4")
         user.slurm("scontrol", "update", "nodename=node4", "state=down", "reason=power")
         # Slurm ends the other tasks and starts the job again, on the fifth node in place of the fourth.
-        user.until_state(job, "PENDING")
         user.until(lambda: user.recorded()[f"fails-{job}#1.0"]["state"] == "failed", user.recorded)
         first = user.answer("query", f"fails-{job}", "--attempt", "0")
         ends = {rank["host"]: (rank["state"], rank["failure"], rank["steps"]) for rank in first["ranks"]}
         killed = ("failed", "killed by signal 15 (SIGTERM)", 5)
         assert ends == {"node1": killed, "node2": killed, "node3": killed, "node4": ("lost", None, 5)}, ends
-        user.slurm("scontrol", "update", f"jobid={job}", "starttime=now")
         user.until_over(job)
         recorded = user.recorded()
         assert set(recorded) == {f"fails-{job}#1.0", f"fails-{job}#1.1000"}, recorded
