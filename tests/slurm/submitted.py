@@ -104,7 +104,8 @@ class User:
             return len(list(self.waiting.glob(f"{job}-*"))) == ranks
 
         def stored() -> bool:
-            return all(rank["epochs"] == 1 for rank in self.answer("query", f"{self.facts(job)['JobName']}-{job}")["ranks"])
+            name = f"{self.facts(job)['JobName']}-{job}"
+            return all(rank["epochs"] == 1 for rank in self.answer("query", name)["ranks"])
 
         self.until(lambda: there() and stored(), lambda: (job, self.facts(job)))
 

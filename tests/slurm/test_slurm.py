@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from cluster import Cluster, why_not
+from cluster import Cluster, free_ports
 from submitted import OVER, User
+from unpacked import why_not
 
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not() or "it runs")
 LABELS = {"slurm.account": "vision", "slurm.partition": "gpu", "slurm.cluster": "memctl", "slurm.user": "root"}
@@ -103,8 +104,6 @@ srun ./record python -m torch.distributed.run --nnodes 2 --nproc-per-node 2 --rd
 
 
 def test_torchrun_on_two_nodes_is_one_run(user: User) -> None:
-    from cluster import free_ports
-
     [port] = free_ports(1)
     job = user.submit("elastic", TORCHRUN.format(port=port), "-N2 --ntasks-per-node=1", FAKE_GPU_COUNT="2")
     user.until_over(job)
