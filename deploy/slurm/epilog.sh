@@ -11,10 +11,9 @@
 # The settings are those of task_prolog.sh. The daemon must answer root on the nodes: MEMCTL_TOKEN_FILE names a file with
 # a token of the role `reader`, which only root can read.
 PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:$PATH
-seconds=${MEMCTL_EPILOG_SECONDS:-10}
 settings=${MEMCTL_SLURM_SETTINGS:-/etc/memctl/slurm/settings}
 
-bounded() { timeout --kill-after=2 "$seconds" "$@"; }
+bounded() { timeout --kill-after=2 "${MEMCTL_EPILOG_SECONDS:-10}" "$@"; }
 
 fact() { # NAME: a value that scontrol prints on a line of its own. It may contain spaces.
     printf '%s\n' "$facts" | sed -n "s/^ *$1=//p" | head -n 1

@@ -9,7 +9,7 @@ a UTS namespace of its own, so that its tasks see the node's name as the name of
 machine (processes, files, network) is common to all nodes.
 
 One process, the keeper, starts all daemons and adopts every process that a step leaves behind. It ends them at `stop`,
-and by itself after two hours. If the keeper is killed, the kernel ends the daemons. There is no accounting (slurmdbd
+and by itself after two hours. If the keeper is killed, the kernel ends the daemons, and `stop` ends the jobs. There is no accounting (slurmdbd
 requires a MariaDB): `sacct` does not work, `squeue` and `scontrol` do.
 """
 
@@ -171,17 +171,30 @@ class Cluster:
 
     def stop(self) -> None:
         """Ends the cluster, its jobs and every process of theirs."""
-        if not (pid := self.keeper()):
-            return
-        os.kill(pid, signal.SIGTERM)
+        if pid := self.keeper():
+            os.kill(pid, signal.SIGTERM)
         until(lambda: not self.keeper(), lambda: f"the keeper {pid} of {self.folder} does not end")
+        # Jobs outlive a keeper that was killed.
+        until(lambda: not self.kill(), lambda: f"processes of the cluster in {self.folder} do not end")
         if self.child:
             self.child.wait()
 
     def kill_node(self, name: str) -> None:
         """Kills a node's daemon and all processes of its tasks at once, as a power failure does."""
         space = int((self.folder / f"{name}.uts").read_text())
-        until(lambda: not kill_all({space}), lambda: f"processes of {name} do not end")
+        until(lambda: not self.kill({space}), lambda: f"processes of {name} do not end")
+
+    def kill(self, spaces: Optional[set[int]] = None) -> bool:
+        """Kills all processes of the cluster, or those in these UTS namespaces. Returns whether there were any."""
+        found = False
+        for pid in (int(name) for name in os.listdir("/proc") if name.isdigit()):
+            # A process belongs to the cluster if it sees the cluster's file of hosts. (A zombie sees nothing any more.)
+            with contextlib.suppress(OSError):
+                is_own = os.path.samefile(f"/proc/{pid}/root/etc/hosts", self.folder / "hosts")
+                if is_own and (spaces is None or uts(pid) in spaces):
+                    os.kill(pid, signal.SIGKILL)
+                    found = True
+        return found
 
     def keep(self) -> None:
         """Runs the daemons until a signal, the end of the controller, or two hours. This is the keeper's whole life."""
@@ -210,7 +223,7 @@ class Cluster:
                 while pid := os.waitpid(-1, os.WNOHANG)[0]:
                     gone.add(pid)
             time.sleep(0.05)
-        until(lambda: not kill_all(spaces), lambda: "processes of the nodes do not end")
+        until(lambda: not self.kill(spaces), lambda: "processes of the nodes do not end")
         for pid in (controller, munged):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGTERM)
@@ -240,18 +253,6 @@ class Cluster:
 def uts(pid: int) -> int:
     """The number of a process's UTS namespace."""
     return os.stat(f"/proc/{pid}/ns/uts").st_ino
-
-
-def kill_all(spaces: set[int]) -> bool:
-    """Kills all processes in these UTS namespaces. Returns whether there were any."""
-    found = False
-    for pid in (int(name) for name in os.listdir("/proc") if name.isdigit()):
-        # A zombie has no namespaces any more.
-        with contextlib.suppress(OSError):
-            if uts(pid) in spaces:
-                found = True
-                os.kill(pid, signal.SIGKILL)
-    return found
 
 
 def main(words: list[str]) -> None:

@@ -6,6 +6,7 @@ The tests need root, as slurmd does.
 from __future__ import annotations
 
 import pathlib
+import socket
 
 import pytest
 
@@ -57,12 +58,15 @@ def test_the_scripts_for_administrators(tmp_path: pathlib.Path) -> None:
             assert output.count(f"--- memctl: GPU memory of job {name.split('-')[1]}\n") == 1, output
             assert f"{name}  finished" in output and "RANK" in output, output
         assert user.output(unrecorded) == "plain\n"
-        # A daemon that does not answer costs no node.
+        # Neither a daemon that is gone nor one that never answers costs a node.
         user.daemon.kill()
-        late = user.submit("late", "echo late", **unset)
-        user.until_over(late)
-        user.until(lambda: cluster.states() == ["idle"] * 2, cluster.states)
-        assert user.output(late) == "late\n"
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            for port in (user.daemon.port, silent.getsockname()[1]):
+                settings.write_text(f"MEMCTL_DAEMON=http://127.0.0.1:{port}\nMEMCTL_EPILOG_SECONDS=2\n")
+                late = user.submit("late", "echo late", **unset)
+                user.until_over(late)
+                user.until(lambda: cluster.states() == ["idle"] * 2, cluster.states)
+                assert user.output(late) == "late\n"
     finally:
         user.daemon.stop()
         cluster.stop()
