@@ -105,7 +105,8 @@ class User:
 
         def stored() -> bool:
             name = f"{self.facts(job)['JobName']}-{job}"
-            return all(rank["epochs"] == 1 for rank in self.answer("query", name)["ranks"])
+            # Marks may arrive before the events.
+            return all(rank["epochs"] == 1 and rank["events"] > 100 for rank in self.answer("query", name)["ranks"])
 
         self.until(lambda: there() and stored(), lambda: (job, self.facts(job)))
 
