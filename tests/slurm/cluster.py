@@ -9,8 +9,8 @@ a UTS namespace of its own, so that its tasks see the node's name as the name of
 machine (processes, files, network) is common to all nodes.
 
 One process, the keeper, starts all daemons and adopts every process that a step leaves behind. It ends them at `stop`,
-and by itself after two hours. If the keeper is killed, the kernel ends the daemons, and `stop` ends the jobs. There is no accounting (slurmdbd
-requires a MariaDB): `sacct` does not work, `squeue` and `scontrol` do.
+and by itself after two hours. If the keeper is killed, the kernel ends the daemons, and `stop` ends the jobs. There is
+no accounting (slurmdbd requires a MariaDB): `sacct` does not work, `squeue` and `scontrol` do.
 """
 
 from __future__ import annotations

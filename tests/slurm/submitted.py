@@ -27,7 +27,9 @@ for epoch in range(2):
     if epoch == 0 and os.environ.get("WAITS_IN_START") == os.environ.get("SLURM_RESTART_COUNT", "0"):
         mine = os.environ["SLURM_JOB_ID"] + "-" + os.environ.get("RANK", os.environ["SLURM_PROCID"])
         pathlib.Path(os.environ["WAITING"], mine).touch()
-        time.sleep(240)
+        deadline = time.monotonic() + 240
+        while time.monotonic() < deadline and not pathlib.Path(os.environ["WAITING"], "go").exists():
+            time.sleep(0.05)
 training.report()
 """
 # The nodes are one machine, so each gets simulated devices of its own.

@@ -118,6 +118,19 @@ def test_torchrun_on_two_nodes_is_one_run(user: User) -> None:
     selects(user, f"slurm:{job}", f"elastic-{job}")
 
 
+def test_a_heterogeneous_job_is_one_run(user: User) -> None:
+    flags = "-N1 -n1\n#SBATCH hetjob\n#SBATCH --account=vision -N2 -n2"
+    job = user.submit("het", "srun --het-group=0,1 ./record python train.py", flags)
+    user.until_over(job)
+    recorded = user.recorded()
+    assert list(recorded) == [f"het-{job}#1.0"], recorded
+    found = recorded[f"het-{job}#1.0"]
+    assert (found["state"], found["ranks"], found["world_size"]) == ("finished", 3, 3), found
+    hosts = [rank["host"] for rank in user.answer("query", f"het-{job}")["ranks"]]
+    assert hosts == ["node1", "node2", "node3"], hosts
+    has_labels(found, job, "het", slurm_step="0")
+
+
 def test_each_task_of_an_array_is_a_job(user: User) -> None:
     array = user.submit("sweep", "memctl run -- python train.py", "--array=0-2")
     tasks = [f"{array}_{number}" for number in range(3)]
@@ -173,6 +186,21 @@ def test_a_requeued_job_is_an_attempt(user: User) -> None:
         has_labels(found, job, "again")
     selects(user, f"slurm:{job}", f"again-{job}")
     selects(user, f"slurm:{job}", f"again-{job}", "--attempt", "0")
+
+
+def test_a_suspended_job_goes_on(user: User) -> None:
+    job = user.submit("rests", "srun ./record python train.py", "-n1", WAITS_IN_START="0")
+    user.until_waiting(job)
+    user.slurm("scontrol", "suspend", job)
+    # Its processes are stopped. Such a stream looks like one whose host is gone.
+    user.until(lambda: user.recorded()[f"rests-{job}#1.0"]["state"] == "lost", user.recorded)
+    user.slurm("scontrol", "resume", job)
+    user.until(lambda: user.recorded()[f"rests-{job}#1.0"]["state"] == "running", user.recorded)
+    (user.waiting / "go").touch()
+    user.until_over(job)
+    answer = user.answer("query", f"rests-{job}")
+    assert answer["job"]["state"] == "finished" and answer["completeness"]["exact"], answer
+    assert answer["ranks"][0]["steps"] == 10 and list(user.recorded()) == [f"rests-{job}#1.0"], answer
 
 
 @pytest.mark.parametrize("way", ["a step", "a batch script"])
