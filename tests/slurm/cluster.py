@@ -121,12 +121,26 @@ class Cluster:
         """The last lines that the daemons printed."""
         return "\n".join((self.folder / "keeper.log").read_text("utf-8", "replace").splitlines()[-40:])
 
-    def start(self) -> None:
-        """Starts the cluster and waits until every node is idle."""
+    def start(self, *, bound: bool = True) -> None:
+        """Starts the cluster and waits until every node is idle. `bound`: it ends together with this process."""
         if self.keeper():
             die(f"a cluster runs in {self.folder}")
+        if self.folder.exists():
+            if any(self.folder.iterdir()) and not (self.folder / "slurm.conf").exists():
+                die(f"{self.folder} has files that are not a cluster's: choose an empty folder")
+            self.stop()
+            shutil.rmtree(self.folder)
         unpack()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self.write()
+        try:
+            self.start_keeper(bound)
+            until(self.is_ready, lambda: f"the nodes are {self.states()}, not idle, after {LIMIT_S} s\n{self.logs()}")
+        except SystemExit:
+            self.stop()
+            raise
+
+    def write(self) -> None:
+        """Writes the configuration."""
         for name in ("state", *(f"spool/{node}" for node in self.nodes)):
             (self.folder / name).mkdir(parents=True)
         self.folder.chmod(0o755)
@@ -140,22 +154,28 @@ class Cluster:
         (self.folder / "hosts").write_text(hosts)
         config = CONFIG.format(controller=ports[0], folder=self.folder, plugins=plugins, nodes=nodes)
         (self.folder / "slurm.conf").write_text(f"{config}{self.settings}\n")
+
+    def start_keeper(self, bound: bool) -> None:
+        # The daemons of a real cluster know nothing of the environment of their users.
+        own = {name: value for name, value in os.environ.items() if name in KEEPER_VARIABLES}
         with (self.folder / "keeper.log").open("wb") as log:
             argv = [sys.executable, __file__, "keep", str(self.folder), str(len(self.nodes))]
-            # The daemons of a real cluster know nothing of the environment of their users.
-            own = {name: value for name, value in os.environ.items() if name in KEEPER_VARIABLES}
-            keeper = subprocess.Popen(
-                argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd="/", env=own
+            self.child = subprocess.Popen(
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                cwd="/",
+                env=own,
+                preexec_fn=lambda: LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0) if bound else None,
             )
-        self.child = keeper
-        (self.folder / "keeper.pid").write_text(str(keeper.pid))
+        (self.folder / "keeper.pid").write_text(str(self.child.pid))
 
-        def ready() -> bool:
-            if keeper.poll() is not None:
-                die(f"the cluster did not start\n{self.logs()}")
-            return self.states() == ["idle"] * len(self.nodes)
-
-        until(ready, lambda: f"the nodes are {self.states()}, not idle, after {LIMIT_S} s\n{self.logs()}")
+    def is_ready(self) -> bool:
+        if self.child and self.child.poll() is not None:
+            die(f"the cluster did not start\n{self.logs()}")
+        return self.states() == ["idle"] * len(self.nodes)
 
     def states(self) -> list[str]:
         """The state of each node, once the controller answers."""
@@ -233,6 +253,7 @@ class Cluster:
                 pass
 
     def munge_flags(self) -> list[str]:
+        """All files of munged are in the folder."""
         files = {"socket": "munge.socket", "key-file": "munge.key", "log-file": "munged.log", "pid-file": "munged.pid"}
         files["seed-file"] = "munged.seed"
         return ["--foreground", "--force", *(f"--{flag}={self.folder / name}" for flag, name in files.items())]
@@ -266,7 +287,7 @@ def main(words: list[str]) -> None:
     elif reason := why_not():
         die(reason)
     else:
-        cluster.start()
+        cluster.start(bound=False)
         for name, value in cluster.environment().items():
             print(f"export {name}={shlex.quote(value)}")
 

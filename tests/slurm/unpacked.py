@@ -20,6 +20,8 @@ def why_not() -> str:
     """The reason why no cluster can run here, or an empty text."""
     if os.geteuid() != 0:
         return "a Slurm cluster needs root: slurmd starts the tasks of any user"
+    if subprocess.run(["unshare", "--uts", "--mount", "true"], stderr=subprocess.DEVNULL).returncode:
+        return "this machine allows no namespaces, which the nodes of a Slurm cluster need"
     if not (unpacked() / "complete").exists() and not shutil.which("apt-get"):
         return "Slurm's packages are Debian's, and this machine has no apt-get"
     return ""
