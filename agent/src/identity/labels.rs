@@ -3,6 +3,7 @@
 //! | label | source |
 //! |---|---|
 //! | `slurm.job` | `SLURM_JOB_ID`; for a task of an array `SLURM_ARRAY_JOB_ID_SLURM_ARRAY_TASK_ID` |
+//! | `slurm.job_id` | `SLURM_JOB_ID` of a task of an array |
 //! | `slurm.step` | `SLURM_STEP_ID`, for a step that a user can start |
 //! | `slurm.name`, `slurm.account`, `slurm.partition`, `slurm.cluster`, `slurm.user` | `SLURM_JOB_NAME`, `SLURM_JOB_ACCOUNT`, `SLURM_JOB_PARTITION`, `SLURM_CLUSTER_NAME`, `SLURM_JOB_USER` |
 //! | `k8s.namespace` | `POD_NAMESPACE` |
@@ -11,7 +12,7 @@
 //! host and the attempt have fields of their own.
 
 use memctl_model::limits::{LABEL_BYTES_MAX, LABELS_MAX};
-use memctl_model::scheduler::{SLURM_JOB_LABEL, SLURM_STEP_LABEL};
+use memctl_model::scheduler::{SLURM_JOB_LABEL, SLURM_RAW_JOB_LABEL, SLURM_STEP_LABEL};
 
 use super::text::{SPECIAL_STEPS, cut, set};
 use super::{Complaints, Environment};
@@ -57,7 +58,9 @@ pub(super) fn slurm_step(environment: Environment<'_>) -> Option<u32> {
 fn of_scheduler(environment: Environment<'_>) -> Vec<(&'static str, String)> {
     let mut labels = Vec::new();
     if let Some(id) = slurm_id(environment) {
+        let raw = set(environment, "SLURM_JOB_ID").filter(|raw| *raw != id);
         labels.push((SLURM_JOB_LABEL, id));
+        labels.extend(raw.map(|raw| (SLURM_RAW_JOB_LABEL, raw)));
         labels.extend(slurm_step(environment).map(|step| (SLURM_STEP_LABEL, step.to_string())));
     }
     labels.extend(OF_VARIABLES.iter().filter_map(|&(key, variable)| Some((key, set(environment, variable)?))));

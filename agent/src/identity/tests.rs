@@ -139,6 +139,7 @@ fn a_schedulers_job_is_labelled_with_its_account() {
     let expected = [
         ("slurm.account", "mine"),
         ("slurm.job", "901_4"),
+        ("slurm.job_id", "905"),
         ("slurm.step", "0"),
         ("slurm.name", "my job"),
         ("slurm.partition", "a100"),

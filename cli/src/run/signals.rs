@@ -1,7 +1,7 @@
 //! Relays signals to the command.
 //!
 //! A signal from the terminal reaches the whole process group, the command included, so it is not relayed; one that is
-//! sent to this process alone is. After the command has ended, a signal ends the wait for storing.
+//! sent to this process alone is. Slurm signals every process of a step, so its signals are not relayed either. After the command has ended, a signal ends the wait for storing.
 //! Guarantees: a signal that was ignored when we started (`nohup`) stays ignored, for the command too; a handler only
 //! writes to a pipe. Never sends a signal to a pid that may already be another process's.
 
@@ -16,6 +16,11 @@ const PASSED_ON: [libc::c_int; 6] =
     [libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGQUIT, libc::SIGUSR1, libc::SIGUSR2];
 /// `si_code` of a signal that the kernel sends: for these signals that is the terminal.
 const SI_KERNEL: libc::c_int = 0x80;
+
+/// The process of Slurm that signals all processes of a step, by the name that the kernel has for it.
+const STEP_DAEMON: &str = "slurmstepd";
+/// Bytes that a handler writes: the signal, whether the terminal sent it, and the sender's pid.
+const WORD: usize = 6;
 
 /// Where the handlers write; -1 before there is a pipe. It is never closed: a handler may run at any time.
 static PIPE: AtomicI32 = AtomicI32::new(-1);
@@ -37,8 +42,12 @@ pub struct Relay {
 
 extern "C" fn on_signal(number: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
     // SAFETY: the kernel passes a valid structure (SA_SIGINFO), or none.
-    let code = unsafe { info.as_ref() }.map_or(0, |info| info.si_code);
-    let word = [number as u8, u8::from(code == SI_KERNEL)];
+    let info = unsafe { info.as_ref() };
+    let code = info.map_or(0, |info| info.si_code);
+    // SAFETY: a signal that a process sent has its pid; for others the bytes are there as well, and are not used.
+    let sender = info.filter(|info| info.si_code <= 0).map_or(0, |info| unsafe { info.si_pid() });
+    let [a, b, c, d] = sender.to_ne_bytes();
+    let word: [u8; WORD] = [number as u8, u8::from(code == SI_KERNEL), a, b, c, d];
     // SAFETY: errno is this thread's, and what interrupted code finds there must be its own; write is
     // async-signal-safe, the descriptor is never closed, and it does not block.
     unsafe {
@@ -86,13 +95,14 @@ impl Relay {
     }
 
     fn pass_on(&self, mut signals: File) {
-        let mut word = [0; 2];
+        let mut word = [0; WORD];
         while signals.read_exact(&mut word).is_ok() {
-            let [number, from_terminal] = word;
+            let [number, from_terminal, sender @ ..] = word;
             let number = libc::c_int::from(number);
+            let reaches_all = from_terminal != 0 || is_step_daemon(i32::from_ne_bytes(sender));
             // Held while the signal is sent, see `end`.
             match *self.command() {
-                Command::Running(pid) if from_terminal == 0 => {
+                Command::Running(pid) if !reaches_all => {
                     // SAFETY: no pointers; the pid is that of our child, which is not reaped yet.
                     unsafe { libc::kill(pid, number) };
                 }
@@ -106,6 +116,11 @@ impl Relay {
     }
 }
 
+/// Whether a process is Slurm's, which signals the command as well.
+fn is_step_daemon(pid: i32) -> bool {
+    pid > 0 && std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim_end() == STEP_DAEMON)
+}
+
 /// Makes the pipe and returns its read end.
 fn pipe() -> io::Result<File> {
     let mut ends = [-1; 2];
@@ -113,7 +128,7 @@ fn pipe() -> io::Result<File> {
     if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
         return Err(io::Error::last_os_error());
     }
-    // If the pipe is full (32,768 unread signals), signals are lost rather than blocking the interrupted code. SAFETY:
+    // If the pipe is full (10,922 unread signals), signals are lost rather than blocking the interrupted code. SAFETY:
     // a descriptor of ours.
     unsafe { libc::fcntl(ends[1], libc::F_SETFL, libc::O_NONBLOCK) };
     // Relaxed: read by handlers that are set after this, on this thread.

@@ -83,7 +83,8 @@ pub(crate) async fn stored(
     }
     let Some(slurm) = which.name().and_then(SlurmJob::written) else { return Ok(None) };
     let jobs = store.jobs(JOBS_SEARCHED).await?;
-    match jobs.into_iter().find(|job| slurm.has(&job.labels)) {
+    let own = jobs.iter().find(|job| slurm.is(&job.labels));
+    match own.or_else(|| jobs.iter().find(|job| slurm.is_array_of(&job.labels))) {
         Some(job) => store.job(&job.address(), attempt).await,
         None => Ok(None),
     }
