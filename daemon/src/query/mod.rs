@@ -68,7 +68,7 @@ use {
     crate::clock::now_ns,
     crate::ingest::IngestService,
     crate::job_data::ReadError,
-    crate::job_data::job::no_job,
+    crate::job_data::job::{no_job, stored},
     crate::judge::Judge,
     crate::permits::{ANSWERS_MAX, Permits},
     crate::store::{Scope, Scoped, Store, Tenant, Which},
