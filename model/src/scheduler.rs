@@ -4,6 +4,10 @@
 pub const SLURM_JOB_LABEL: &str = "slurm.job";
 /// The label with the number of SLURM's step.
 pub const SLURM_STEP_LABEL: &str = "slurm.step";
+/// The label with the host memory that was asked for on each node, in MiB.
+pub const SLURM_MEM_LABEL: &str = "slurm.mem_per_node";
+/// The label with the number of GPUs that a node gives the job.
+pub const SLURM_GPUS_LABEL: &str = "slurm.gpus_on_node";
 
 /// A job of SLURM, written `slurm:JOB`, `slurm:JOB.STEP`, or with `ARRAY_TASK` as `JOB`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +45,8 @@ mod tests {
 
     #[test]
     fn a_selection_names_a_job_a_task_or_a_step() {
-        let labels = |id: &str| vec![(SLURM_JOB_LABEL.to_owned(), id.to_owned()), (SLURM_STEP_LABEL.into(), "0".into())];
+        let labels =
+            |id: &str| vec![(SLURM_JOB_LABEL.to_owned(), id.to_owned()), (SLURM_STEP_LABEL.into(), "0".into())];
         let has = |text: &str, id: &str| SlurmJob::written(text).unwrap().has(&labels(id));
         assert!(has("slurm:1234", "1234") && has("slurm:1234_7", "1234_7") && has("slurm:1234", "1234_7"));
         assert!(has("slurm:1234.0", "1234") && !has("slurm:1234.1", "1234"));
