@@ -22,6 +22,7 @@ pub mod judge;
 pub mod ledger;
 pub mod lifetimes;
 pub mod modules;
+pub mod need;
 pub mod oom;
 pub mod outliers;
 pub mod outline;

@@ -32,6 +32,7 @@ pub mod judged;
 pub mod leaks;
 pub mod ledger;
 pub mod naming;
+pub mod need;
 pub mod oom;
 pub mod processes;
 pub mod profile;

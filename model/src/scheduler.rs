@@ -6,6 +6,10 @@ pub const SLURM_JOB_LABEL: &str = "slurm.job";
 pub const SLURM_RAW_JOB_LABEL: &str = "slurm.job_id";
 /// The label with the number of SLURM's step.
 pub const SLURM_STEP_LABEL: &str = "slurm.step";
+/// The label with the host memory that was asked for on each node, in MiB.
+pub const SLURM_MEM_LABEL: &str = "slurm.mem_per_node";
+/// The label with the number of GPUs that a node gives the job.
+pub const SLURM_GPUS_LABEL: &str = "slurm.gpus_on_node";
 
 /// A job of SLURM, written `slurm:JOB`, `slurm:JOB.STEP`, or with `ARRAY_TASK` as `JOB`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,24 +6,29 @@
 //! | `slurm.job_id` | `SLURM_JOB_ID` of a task of an array |
 //! | `slurm.step` | `SLURM_STEP_ID`, for a step that a user can start |
 //! | `slurm.name`, `slurm.account`, `slurm.partition`, `slurm.cluster`, `slurm.user` | `SLURM_JOB_NAME`, `SLURM_JOB_ACCOUNT`, `SLURM_JOB_PARTITION`, `SLURM_CLUSTER_NAME`, `SLURM_JOB_USER` |
+//! | `slurm.mem_per_node` | `SLURM_MEM_PER_NODE`, else `SLURM_MEM_PER_CPU` × `SLURM_CPUS_ON_NODE`: MiB of host memory |
+//! | `slurm.gpus_on_node` | `SLURM_GPUS_ON_NODE` |
 //! | `k8s.namespace` | `POD_NAMESPACE` |
 //!
 //! A job has one set of labels. What differs between its processes (the node, the pod, the restart) is no label: the
 //! host and the attempt have fields of their own.
 
 use memctl_model::limits::{LABEL_BYTES_MAX, LABELS_MAX};
-use memctl_model::scheduler::{SLURM_JOB_LABEL, SLURM_RAW_JOB_LABEL, SLURM_STEP_LABEL};
+use memctl_model::scheduler::{
+    SLURM_GPUS_LABEL, SLURM_JOB_LABEL, SLURM_MEM_LABEL, SLURM_RAW_JOB_LABEL, SLURM_STEP_LABEL,
+};
 
 use super::text::{SPECIAL_STEPS, cut, set};
 use super::{Complaints, Environment};
 
 /// Labels from the scheduler whose value is the value of one variable.
-const OF_VARIABLES: [(&str, &str); 6] = [
+const OF_VARIABLES: [(&str, &str); 7] = [
     ("slurm.name", "SLURM_JOB_NAME"),
     ("slurm.account", "SLURM_JOB_ACCOUNT"),
     ("slurm.partition", "SLURM_JOB_PARTITION"),
     ("slurm.cluster", "SLURM_CLUSTER_NAME"),
     ("slurm.user", "SLURM_JOB_USER"),
+    (SLURM_GPUS_LABEL, "SLURM_GPUS_ON_NODE"),
     ("k8s.namespace", "POD_NAMESPACE"),
 ];
 
@@ -55,6 +60,13 @@ pub(super) fn slurm_step(environment: Environment<'_>) -> Option<u32> {
     set(environment, "SLURM_STEP_ID")?.parse().ok().filter(|step| *step < SPECIAL_STEPS)
 }
 
+/// The host memory that was asked for on each node, in MiB. SLURM writes 0 where all memory of a node was asked for.
+fn slurm_mebibytes(environment: Environment<'_>) -> Option<u64> {
+    let number = |name: &str| set(environment, name)?.parse::<u64>().ok().filter(|number| *number > 0);
+    let of_cpus = || number("SLURM_MEM_PER_CPU")?.checked_mul(number("SLURM_CPUS_ON_NODE")?);
+    number("SLURM_MEM_PER_NODE").or_else(of_cpus)
+}
+
 fn of_scheduler(environment: Environment<'_>) -> Vec<(&'static str, String)> {
     let mut labels = Vec::new();
     if let Some(id) = slurm_id(environment) {
@@ -62,6 +74,7 @@ fn of_scheduler(environment: Environment<'_>) -> Vec<(&'static str, String)> {
         labels.push((SLURM_JOB_LABEL, id));
         labels.extend(raw.map(|raw| (SLURM_RAW_JOB_LABEL, raw)));
         labels.extend(slurm_step(environment).map(|step| (SLURM_STEP_LABEL, step.to_string())));
+        labels.extend(slurm_mebibytes(environment).map(|mebibytes| (SLURM_MEM_LABEL, mebibytes.to_string())));
     }
     labels.extend(OF_VARIABLES.iter().filter_map(|&(key, variable)| Some((key, set(environment, variable)?))));
     labels

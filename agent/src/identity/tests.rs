@@ -145,6 +145,17 @@ fn a_schedulers_job_is_labelled_with_its_account() {
         ("slurm.partition", "a100"),
     ];
     assert_eq!(labels(&step), pairs(&expected));
+    let memory = |variables: &[(&str, &str)]| {
+        let job = [&[("SLURM_JOB_ID", "7")][..], variables].concat();
+        labels(&job).into_iter().skip(1).collect::<Vec<_>>()
+    };
+    let by_node = [("SLURM_MEM_PER_NODE", "65536"), ("SLURM_MEM_PER_CPU", "1"), ("SLURM_GPUS_ON_NODE", "4")];
+    assert_eq!(memory(&by_node), pairs(&[("slurm.mem_per_node", "65536"), ("slurm.gpus_on_node", "4")]));
+    let by_cpu = [("SLURM_MEM_PER_CPU", "2048"), ("SLURM_CPUS_ON_NODE", "8")];
+    assert_eq!(memory(&by_cpu), pairs(&[("slurm.mem_per_node", "16384")]));
+    // All memory of a node, and a number of processors that is not known.
+    assert_eq!(memory(&[("SLURM_MEM_PER_NODE", "0"), ("SLURM_MEM_PER_CPU", "2048")]), []);
+    assert_eq!(memory(&[("SLURM_MEM_PER_CPU", &u64::MAX.to_string()), ("SLURM_CPUS_ON_NODE", "2")]), []);
     // The script of a batch job runs in a step of SLURM's own.
     let batch = [("SLURM_JOB_ID", "7"), ("SLURM_STEP_ID", "4294967291")];
     assert_eq!(labels(&batch), pairs(&[("slurm.job", "7")]));
@@ -279,7 +290,7 @@ fn session(identity: &Identity) -> SessionInfo {
     }
 }
 
-const VARIABLES: [&str; 45] = [
+const VARIABLES: [&str; 49] = [
     "MEMCTL_RUN_ID",
     "MEMCTL_JOB",
     "MEMCTL_RANK",
@@ -310,6 +321,10 @@ const VARIABLES: [&str; 45] = [
     "SLURM_JOB_PARTITION",
     "SLURM_CLUSTER_NAME",
     "SLURM_JOB_USER",
+    "SLURM_MEM_PER_NODE",
+    "SLURM_MEM_PER_CPU",
+    "SLURM_CPUS_ON_NODE",
+    "SLURM_GPUS_ON_NODE",
     "OMPI_COMM_WORLD_RANK",
     "OMPI_COMM_WORLD_SIZE",
     "OMPI_COMM_WORLD_LOCAL_RANK",

@@ -6,7 +6,7 @@
 use std::io::{self, Write};
 
 use serde::Serialize;
-use serde_json::ser::{Formatter, PrettyFormatter};
+use serde_json::ser::{CompactFormatter, Formatter, PrettyFormatter};
 
 use super::text::is_unsafe;
 
@@ -23,7 +23,16 @@ pub fn pretty(out: &mut dyn Write, value: &impl Serialize) -> io::Result<()> {
 /// # Errors
 /// The writer's.
 pub fn line(out: &mut dyn Write, value: &impl Serialize) -> io::Result<()> {
-    write(out, value, Escaping(serde_json::ser::CompactFormatter))
+    write(out, value, Escaping(CompactFormatter))
+}
+
+/// A text as a string, with its quotation marks.
+#[must_use]
+pub fn text(value: &str) -> String {
+    let mut out = Vec::new();
+    // Memory can be written to, and what a formatter of JSON writes is text.
+    let _ = value.serialize(&mut serde_json::Serializer::with_formatter(&mut out, Escaping(CompactFormatter)));
+    String::from_utf8_lossy(&out).into_owned()
 }
 
 fn write<F: Formatter>(out: &mut dyn Write, value: &impl Serialize, formatter: F) -> io::Result<()> {

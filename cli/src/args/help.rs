@@ -35,6 +35,7 @@ const GROUPS: [(&str, &[(&str, &str)]); 5] = [
             ("ledger", "Break down the device's memory into classes"),
             ("oom", "Explain failed requests: the reason, what filled the device"),
             ("frag", "Show how memory is fragmented, and which sites cause it"),
+            ("need", "Show the memory that a job needs, and the devices that have it"),
             ("fit", "Forecast the memory of a training at other sizes"),
             ("what-if", "Replay a job under other allocator settings and limits"),
             ("export", "Export stored data in the format of another tool"),
@@ -67,7 +68,7 @@ const GROUPS: [(&str, &[(&str, &str)]); 5] = [
 ];
 
 /// Two examples of each command.
-const EXAMPLES: [(&str, [&str; 2]); 34] = [
+const EXAMPLES: [(&str, [&str; 2]); 35] = [
     ("demo", ["memctl demo", "memctl demo --ui --open"]),
     ("run", ["memctl run -- python train.py", "memctl run --job gpt2 -- torchrun --nproc-per-node 4 train.py"]),
     ("import", ["memctl import --job gpt2 snapshot.pickle", "memctl import --job gpt2 snapshots/ --replace"]),
@@ -86,6 +87,7 @@ const EXAMPLES: [(&str, [&str; 2]); 34] = [
     ("ledger", ["memctl ledger gpt2", "memctl ledger gpt2 --peak"]),
     ("oom", ["memctl oom", "memctl oom gpt2 --rank 2"]),
     ("frag", ["memctl frag gpt2", "memctl frag gpt2 --rank 0"]),
+    ("need", ["memctl need gpt2", "memctl need slurm:1234 --line"]),
     ("fit", ["memctl fit --job gpt2=4 --at 8", "memctl fit --job gpt2=4 --job gpt2-b8=8 --at 16"]),
     ("what-if", ["memctl what-if gpt2", "memctl what-if gpt2 --limit 40GiB"]),
     (

@@ -30,8 +30,8 @@ pub use assert::{Assert, Results};
 pub use compare::{Baseline, BaselineVerb, Diff};
 pub use mcp::Mcp;
 pub use questions::{
-    Diagnose, Export, ExportFormat, FailOn, Fit, Frag, Holders, Jobs, Leaks, Ledger, Oom, Part, Query, Ranks, Report,
-    Sites, Timeline, WhatIf,
+    Diagnose, Export, ExportFormat, FailOn, Fit, Frag, Holders, Jobs, Leaks, Ledger, Need, Oom, Part, Query, Ranks,
+    Report, Sites, Timeline, WhatIf,
 };
 pub use recording::{Import, Run};
 pub use serving::{Daemon, LocalService, LogFormat};
@@ -201,6 +201,8 @@ pub enum Command {
     Oom(Oom),
     /// Replay a job under other allocator settings and limits, and show the memory that each would need.
     WhatIf(WhatIf),
+    /// Show how much memory a training needs, the sizes of devices and MIG slices that would have been enough, and what it left unused.
+    Need(Need),
     /// Forecast the memory of a training at other sizes or with changes. Shows which sizes fit, what the peak consists of, and which changes save memory.
     Fit(Fit),
     /// Find the Python objects that hold the tensors of a site in a running process. The search pauses the process for a limited time.

@@ -229,6 +229,31 @@ impl WhatIf {
     }
 }
 
+/// `memctl need`.
+#[derive(Clone, Debug, Args)]
+pub struct Need {
+    /// Which job.
+    #[command(flatten)]
+    pub which: Which,
+    /// The attempt [default: the last].
+    #[arg(long, value_name = "N")]
+    pub attempt: Option<u32>,
+    /// Also check a device with this much usable memory: 30GiB; may be repeated.
+    #[arg(long = "size", value_name = "BYTES", value_parser = memctl_answers::conditions::bytes)]
+    pub sizes: Vec<u64>,
+    /// Print one line of key=value pairs, for an accounting log.
+    #[arg(long, conflicts_with = "output")]
+    pub line: bool,
+}
+
+impl Need {
+    /// The selection for the daemon.
+    #[must_use]
+    pub fn selection(&self) -> v1::Selection {
+        v1::Selection { job: self.which.name(), attempt: self.attempt, ..v1::Selection::default() }
+    }
+}
+
 /// `memctl fit`.
 #[derive(Clone, Debug, Args)]
 pub struct Fit {

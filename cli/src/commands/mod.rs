@@ -20,6 +20,7 @@ mod holders;
 mod import;
 mod leaks;
 mod mcp;
+mod need;
 pub mod questions;
 mod ranks;
 mod report;
@@ -69,6 +70,7 @@ pub async fn run(cli: &Cli, screen: &Screen, out: &mut (dyn Write + Send)) -> Re
         Command::Frag(args) => explain::frag(args, global, screen, now, out).await,
         Command::Oom(args) => explain::oom(args, global, screen, now, out).await,
         Command::WhatIf(args) => what_if::run(args, global, screen, out).await,
+        Command::Need(args) => need::run(args, global, screen, out).await,
         Command::Fit(args) => fit::run(args, global, screen, out).await,
         Command::Holders(args) => holders::run(args, global, screen, out).await,
         Command::Ledger(args) => explain::ledger(args, global, screen, now, out).await,

@@ -18,6 +18,7 @@ pub mod judged;
 pub mod leaks;
 pub mod ledger;
 pub mod markdown;
+pub mod need;
 pub mod oom;
 mod processes;
 pub mod prose;

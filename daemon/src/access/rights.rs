@@ -65,6 +65,7 @@ pub const RIGHTS: &[(&str, Need)] = &[
     ("/memctl.v1.Query/GetOom", Need::Read),
     ("/memctl.v1.Query/GetDiagnosis", Need::Read),
     ("/memctl.v1.Query/GetWhatIf", Need::Read),
+    ("/memctl.v1.Query/GetNeed", Need::Read),
     ("/memctl.v1.Query/GetFit", Need::Read),
     ("/memctl.v1.Query/GetProfile", Need::Read),
     ("/memctl.v1.Query/GetLedger", Need::Read),

@@ -46,12 +46,13 @@ const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// Bytes of a response passed to a connection at a time: one HTTP/2 frame.
 const PIECE: usize = 16 << 10;
 /// Calls with a streamed response, which buffer little data, and how long that data may wait for the peer.
-const STREAMS: [(&str, Option<Duration>); 7] = [
+const STREAMS: [(&str, Option<Duration>); 8] = [
     ("/memctl.v1.Ingest/Push", None),
     // A person may read this response with a pager.
     ("/memctl.v1.Query/Export", Some(IDLE_MAX)),
     // This is one answer, which may take long to compute.
     ("/memctl.v1.Query/GetWhatIf", Some(STALLED_MAX)),
+    ("/memctl.v1.Query/GetNeed", Some(STALLED_MAX)),
     ("/memctl.v1.Query/GetFit", Some(STALLED_MAX)),
     ("/memctl.v1.Query/GetProfile", Some(STALLED_MAX)),
     ("/grpc.health.v1.Health/Watch", None),

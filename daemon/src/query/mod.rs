@@ -25,6 +25,7 @@ mod holders;
 mod jobs;
 mod ledger;
 mod moment;
+mod need;
 mod one_device;
 mod oom;
 mod profile;
@@ -387,6 +388,7 @@ fn task((name, state): (&'static str, TaskState)) -> v1::TaskStatus {
 impl Query for QueryService {
     type ExportStream = ReceiverStream<Result<v1::ExportPart, Status>>;
     type GetWhatIfStream = ReceiverStream<Result<v1::Answer, Status>>;
+    type GetNeedStream = ReceiverStream<Result<v1::Answer, Status>>;
     type GetFitStream = ReceiverStream<Result<v1::Answer, Status>>;
     type GetProfileStream = ReceiverStream<Result<v1::Answer, Status>>;
 
@@ -434,6 +436,10 @@ impl Query for QueryService {
         &self,
         request: Request<v1::WhatIfRequest>,
     ) -> Result<Response<Self::GetWhatIfStream>, Status> {
+        self.at_length(request).await
+    }
+
+    async fn get_need(&self, request: Request<v1::NeedRequest>) -> Result<Response<Self::GetNeedStream>, Status> {
         self.at_length(request).await
     }
 

@@ -13,6 +13,7 @@ use memctl_answers::diff::Diff;
 use memctl_answers::fit::Fit;
 use memctl_answers::frag::Fragmentation;
 use memctl_answers::ledger::Ledger;
+use memctl_answers::need::Need;
 use memctl_answers::oom::Oom;
 use memctl_answers::profile::Profile;
 use memctl_answers::report::Report;
@@ -31,7 +32,8 @@ use super::step_memory::StepMemoryQuestion;
 use super::tiles::Place;
 use super::timeline::{Floors, WhichStep};
 use super::{
-    advice, anatomy, blocks, classes, diagnosis, fit, ledger, profile, report, sites, step_memory, timeline, what_if,
+    advice, anatomy, blocks, classes, diagnosis, fit, ledger, need, profile, report, sites, step_memory, timeline,
+    what_if,
 };
 use crate::job_data::ReadError;
 
@@ -133,6 +135,18 @@ impl Question for v1::WhatIfRequest {
 
     async fn answer(self, from: Sources) -> Result<WhatIf, ReadError> {
         what_if::what_if(&from, self).await
+    }
+}
+
+impl Question for v1::NeedRequest {
+    type Answer = Need;
+
+    fn selection(&self) -> Option<&v1::Selection> {
+        self.selection.as_ref()
+    }
+
+    async fn answer(self, from: Sources) -> Result<Need, ReadError> {
+        need::need(&from, self).await
     }
 }
 

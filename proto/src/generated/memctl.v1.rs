@@ -1746,6 +1746,14 @@ pub struct WhatIfRequest {
     #[prost(uint64, optional, tag = "5")]
     pub until: ::core::option::Option<u64>,
 }
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct NeedRequest {
+    #[prost(message, optional, tag = "1")]
+    pub selection: ::core::option::Option<Selection>,
+    /// Usable bytes of devices, besides the usual sizes; at most 16.
+    #[prost(uint64, repeated, tag = "2")]
+    pub sizes: ::prost::alloc::vec::Vec<u64>,
+}
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct FitRequest {
     /// One, or two at different sizes.
@@ -2144,6 +2152,28 @@ pub mod query_client {
             req.extensions_mut().insert(GrpcMethod::new("memctl.v1.Query", "GetWhatIf"));
             self.inner.server_streaming(req, path, codec).await
         }
+        /// The memory that a training needs, and the sizes of devices that have it: one answer, as above.
+        pub async fn get_need(
+            &mut self,
+            request: impl tonic::IntoRequest<super::NeedRequest>,
+        ) -> std::result::Result<
+            tonic::Response<tonic::codec::Streaming<super::Answer>>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = crate::codec::Bounded::default();
+            let path = http::uri::PathAndQuery::from_static("/memctl.v1.Query/GetNeed");
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("memctl.v1.Query", "GetNeed"));
+            self.inner.server_streaming(req, path, codec).await
+        }
         /// One or two recordings of a training at other sizes, or with a change: one answer, as above.
         pub async fn get_fit(
             &mut self,
@@ -2356,6 +2386,17 @@ pub mod query_server {
             &self,
             request: tonic::Request<super::WhatIfRequest>,
         ) -> std::result::Result<tonic::Response<Self::GetWhatIfStream>, tonic::Status>;
+        /// Server streaming response type for the GetNeed method.
+        type GetNeedStream: tonic::codegen::tokio_stream::Stream<
+                Item = std::result::Result<super::Answer, tonic::Status>,
+            >
+            + std::marker::Send
+            + 'static;
+        /// The memory that a training needs, and the sizes of devices that have it: one answer, as above.
+        async fn get_need(
+            &self,
+            request: tonic::Request<super::NeedRequest>,
+        ) -> std::result::Result<tonic::Response<Self::GetNeedStream>, tonic::Status>;
         /// Server streaming response type for the GetFit method.
         type GetFitStream: tonic::codegen::tokio_stream::Stream<
                 Item = std::result::Result<super::Answer, tonic::Status>,
@@ -2901,6 +2942,52 @@ pub mod query_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = GetWhatIfSvc(inner);
+                        let codec = crate::codec::Bounded::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.server_streaming(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/memctl.v1.Query/GetNeed" => {
+                    #[allow(non_camel_case_types)]
+                    struct GetNeedSvc<T: Query>(pub Arc<T>);
+                    impl<
+                        T: Query,
+                    > tonic::server::ServerStreamingService<super::NeedRequest>
+                    for GetNeedSvc<T> {
+                        type Response = super::Answer;
+                        type ResponseStream = T::GetNeedStream;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::ResponseStream>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::NeedRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Query>::get_need(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = GetNeedSvc(inner);
                         let codec = crate::codec::Bounded::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

@@ -127,6 +127,7 @@ fn request(path: &str, silence: &str, token: &str) -> Vec<u8> {
             v1::DiagnosisRequest { selection: selection(), replay: true, ..Default::default() }.encode_to_vec()
         }
         "GetWhatIf" => v1::WhatIfRequest { selection: selection(), ..Default::default() }.encode_to_vec(),
+        "GetNeed" => v1::NeedRequest { selection: selection(), sizes: vec![1 << 26] }.encode_to_vec(),
         "GetFit" => {
             let recording = v1::SizedRecording { selection: selection(), size: None };
             let change = Some(v1::fit_request::Change::Under(1 << 20));

@@ -38,6 +38,7 @@ mod kill_daemon;
 mod local_service;
 mod many_blocks;
 mod mcp;
+mod need;
 mod operated;
 mod otlp;
 mod oversize;

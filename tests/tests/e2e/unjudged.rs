@@ -22,7 +22,7 @@ enum Verb {
 
 use Verb::{Asked, Silent};
 
-const VERBS: [(&str, Verb); 35] = [
+const VERBS: [(&str, Verb); 36] = [
     // It has its own recorded job; its golden page tests the output.
     ("demo", Silent),
     // A page in a browser, made of the responses below; it has its own tests.
@@ -56,6 +56,8 @@ const VERBS: [(&str, Verb); 35] = [
     ("report", Silent),
     // About settings, which are not judged.
     ("what-if", Silent),
+    // About the memory that is needed, whatever it is used for.
+    ("need", Silent),
     ("fit", Silent),
     // They compare figures; a figure that one side lacks is not compared. They have their own tests.
     ("diff", Silent),

@@ -421,6 +421,7 @@ fn json_is_what_its_page_says() {
         }
         lines.push(("ledger", format!("ledger --job {job} --blocks --rank 0")));
         lines.push(("what-if", format!("what-if --job {job} --limit 3GiB")));
+        lines.push(("need", format!("need --job {job} --size 1500MiB")));
         lines.push(("diff", format!("diff oom_by_fragmentation {job}")));
         lines.push(("assert", format!("assert --job {job} no-leak peak<1GiB")));
     }

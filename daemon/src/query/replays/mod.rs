@@ -242,7 +242,7 @@ fn too_long(most: u64, command: &str) -> String {
 }
 
 /// Whether all events of a device can be replayed.
-fn may_be_replayed(of: &Completeness, events: u64) -> Result<(), ReadError> {
+pub(super) fn may_be_replayed(of: &Completeness, events: u64) -> Result<(), ReadError> {
     if events > 0 && of.events_expired > 0 {
         let why = "retention removed its first events, so its requests cannot be replayed";
         return Err(ReadError::NotNow(why.to_owned()));
