@@ -202,6 +202,7 @@ export interface Finding {
   bytes_per_minute_high: number | null;
   lines: number[];
   holders: FindingHolders | null;
+  cause_known: boolean;
 }
 
 /** The known holders of a finding's blocks. */
