@@ -59,9 +59,9 @@ pub const OUTSIDE_ALLOWANCE: u64 = 1 << 30;
 pub fn outside_bytes(peak_reserved: u64, highest_used: Option<u64>, last: Option<(u64, u64)>) -> Option<u64> {
     let highest_used = highest_used?;
     let is_listed = Sample { process_used_bytes: Some(highest_used), ..Sample::default() }.lists_process(peak_reserved);
-    let last = last.map_or(0, |(used, reserved)| used.saturating_sub(reserved));
-    // Every process that uses a device has a context on it, so 0 shows only that the peak was not sampled.
-    Some(highest_used.saturating_sub(peak_reserved).max(last)).filter(|&bytes| is_listed && bytes > 0)
+    let last = last.map(|(used, reserved)| used.saturating_sub(reserved)).filter(|&bytes| bytes > 0);
+    // If the highest use is below the peak, the peak was between two samples.
+    highest_used.checked_sub(peak_reserved).max(last).filter(|_| is_listed)
 }
 
 /// What one process needs on one of its devices.
@@ -177,6 +177,7 @@ mod tests {
         assert_eq!(outside_bytes(10 * GIB, Some(9 * GIB), None), None, "the peak was between two samples");
         assert_eq!(outside_bytes(10 * GIB, Some(9 * GIB), Some((8 * GIB, 7 * GIB))), Some(GIB));
         assert_eq!(outside_bytes(0, Some(GIB), None), Some(GIB), "a context alone");
+        assert_eq!(outside_bytes(GIB, Some(GIB), None), Some(0), "nothing outside");
     }
 
     #[test]
