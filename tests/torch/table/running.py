@@ -25,7 +25,7 @@ JOBS = pathlib.Path(__file__).parent / "jobs"
 LIMIT_S = 300
 ANSWER_LIMIT_S = 120
 # The longest delay of an alert after the verdict.
-ALERTS_LIMIT_S = 20
+ALERTS_LIMIT_S = 120
 DEVICE_MIB = 4096
 Record = dict[str, Any]
 
