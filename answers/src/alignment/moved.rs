@@ -3,11 +3,13 @@
 //! A function was moved if exactly one of each run has its name. It was renamed if it lies in a file of the same name
 //! and has about the same memory. The pairs that differ least are taken first.
 //!
-//! Guarantees: a function is joined with at most one other. Exchanging the runs exchanges the sides.
+//! Guarantees: a function is joined with at most one other. Exchanging the runs exchanges the sides. Renamed functions are
+//! looked for only if neither run has more than [`ALIGNED_LINES_MAX`] functions of its own, because each is compared with
+//! each.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use memctl_analysis::proof_limits::is_about_equal;
+use memctl_analysis::proof_limits::{ALIGNED_LINES_MAX, is_about_equal};
 
 use super::{Function, Line, weight};
 use crate::Frame;
@@ -56,9 +58,8 @@ impl<'a> Alone<'a> {
     }
 
     fn without(self, pairs: &[(usize, usize)]) -> Self {
-        let rest = |of: Vec<usize>| {
-            of.into_iter().filter(|at| pairs.iter().all(|&(was, is)| *at != was && *at != is)).collect()
-        };
+        let joined: BTreeSet<usize> = pairs.iter().flat_map(|&(was, is)| [was, is]).collect();
+        let rest = |of: Vec<usize>| of.into_iter().filter(|at| !joined.contains(at)).collect();
         Self { frames: self.frames, before: rest(self.before), after: rest(self.after) }
     }
 
@@ -84,6 +85,9 @@ impl<'a> Alone<'a> {
 
     /// Pairs of functions in files of one name with about equal memory, those that differ least first.
     fn of_one_file(&self, bytes: impl Fn(usize, usize) -> (u64, u64)) -> Vec<(usize, usize)> {
+        if self.before.len().max(self.after.len()) > ALIGNED_LINES_MAX {
+            return Vec::new();
+        }
         let mut alike = Vec::new();
         for &was in &self.before {
             for &is in self.after.iter().filter(|&&is| self.file(is) == self.file(was)) {
@@ -95,9 +99,12 @@ impl<'a> Alone<'a> {
             }
         }
         alike.sort_unstable();
-        let mut pairs: Vec<(usize, usize)> = Vec::new();
+        let mut joined = BTreeSet::new();
+        let mut pairs = Vec::new();
         for (_, _, _, was, is) in alike {
-            if pairs.iter().all(|&(before, after)| before != was && after != is) {
+            // (A function is alone on one side only, so its index is that of one side.)
+            if !joined.contains(&was) && !joined.contains(&is) {
+                joined.extend([was, is]);
                 pairs.push((was, is));
             }
         }

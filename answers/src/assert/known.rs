@@ -1,9 +1,9 @@
 //! Whether a finding is one that the other job has: by its place, by its rate, and by what holds it.
 //!
 //! Guarantees: a place is a function in a file; lines and folders do not count, and a function that was moved or renamed
-//! keeps its findings. A rate is compared only with a rate of
-//! the same unit; growth that the other job has without a rate is known by its place. If a place grows faster, the
-//! findings that are new or faster are those that the alignment of its lines leaves over, and no others.
+//! keeps its findings. A rate is compared only with a rate of the same unit; growth that the other job has without a rate
+//! is known by its place. If a place grows faster, the findings that are new or faster are those that the alignment of
+//! its lines leaves over, and no others.
 
 use std::collections::BTreeMap;
 
