@@ -18,6 +18,9 @@ const LOCAL: &str = "local";
 /// The parent of each host's folder, in a data folder that several hosts share.
 const HOSTS: &str = "hosts";
 
+/// The variable that names a folder which all nodes of a launch share.
+pub const NODES_VARIABLE: &str = "MEMCTL_SHARED_DIR";
+
 /// `statfs` types of file systems that several hosts use at once. SQLite's log must not be on them. They are NFS, SMB
 /// and CIFS, Lustre, GPFS, Ceph, AFS, BeeGFS, PanFS and OCFS2. The numbers are from linux/magic.h, or from the source
 /// of the file system if they are not there.
@@ -39,6 +42,25 @@ const SHARED: [u32; 10] = [
 pub fn data_dir(environment: &dyn Fn(&str) -> Option<PathBuf>) -> Option<PathBuf> {
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     shared_dir(environment).map(|folder| of_host(folder, &is_shared, &host))
+}
+
+/// A folder for data that all nodes of a launch can reach: the one that the environment names, otherwise the data
+/// folder or a folder below the working folder if other hosts may use their file system. `None` if there is none.
+#[must_use]
+pub fn of_all_nodes(environment: &dyn Fn(&str) -> Option<PathBuf>) -> Option<PathBuf> {
+    among_shared(environment, std::env::current_dir().ok(), &is_shared)
+}
+
+fn among_shared(
+    environment: &dyn Fn(&str) -> Option<PathBuf>,
+    working: Option<PathBuf>,
+    is_shared: &dyn Fn(&Path) -> bool,
+) -> Option<PathBuf> {
+    let named = environment(NODES_VARIABLE).filter(|folder| !folder.as_os_str().is_empty());
+    let below = |folder: PathBuf| folder.ancestors().find(|folder| folder.exists()).is_some_and(is_shared);
+    let data = || shared_dir(environment).filter(|folder| below(folder.clone()));
+    let working = || working.filter(|folder| below(folder.clone())).map(|folder| folder.join(".memctl"));
+    named.and_then(|folder| std::path::absolute(folder).ok()).or_else(data).or_else(working)
 }
 
 /// The folder of this host. `is_shared` reports whether other hosts may use the file system of a folder.
@@ -126,6 +148,25 @@ mod tests {
         for local in [None, Some(reach::own_url().as_str())] {
             assert_eq!(spool_folder(Path::new("/d"), local), Path::new("/d/spool/local"));
         }
+    }
+
+    #[test]
+    fn nodes_share_the_named_folder_or_one_on_a_file_system_of_several_hosts() {
+        let folder = tempfile::tempdir().unwrap();
+        let (home, scratch) = (folder.path().join("home"), folder.path().join("scratch"));
+        [&home, &scratch].into_iter().for_each(|folder| std::fs::create_dir(folder).unwrap());
+        let found = |named: Option<&str>, shared: &[&Path]| {
+            let environment = |name: &str| match name {
+                NODES_VARIABLE => named.map(PathBuf::from),
+                "HOME" => Some(home.clone()),
+                _ => None,
+            };
+            among_shared(&environment, Some(scratch.clone()), &|folder| shared.contains(&folder))
+        };
+        assert_eq!(found(Some("/all"), &[&home]), Some("/all".into()));
+        assert_eq!(found(Some(""), &[&home, &scratch]), Some(home.join(".local/share/memctl")));
+        assert_eq!(found(None, &[&scratch]), Some(scratch.join(".memctl")));
+        assert_eq!(found(None, &[]), None);
     }
 
     #[test]

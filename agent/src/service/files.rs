@@ -109,7 +109,8 @@ impl Files {
 }
 
 /// The host's name and boot id. After a reboot, a machine counts as another host.
-fn host() -> String {
+#[must_use]
+pub fn host() -> String {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     format!("{} {}", rustix::system::uname().nodename().to_string_lossy(), boot.trim())
 }

@@ -12,7 +12,7 @@ mod start;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-pub use files::{Alive, Files};
+pub use files::{Alive, Files, host};
 pub use socket::{connect, server_process};
 pub use start::{Answer, KEPT_VARIABLES};
 

@@ -8,6 +8,8 @@
 
 mod cause;
 
+use std::collections::BTreeMap;
+
 use memctl_model::{EvidenceValue, Finding, FindingKind, JOB_FLAG, Moment, Severity};
 
 pub use cause::{CauseOfDeath, says_out_of_memory};
@@ -21,12 +23,16 @@ const NEAR_NS: u64 = 60_000_000_000;
 const LATE_NS: u64 = 3_600_000_000_000;
 /// Maximum number of different ends that a sentence names.
 const ENDS_NAMED: usize = 4;
+/// Maximum number of lost nodes that a sentence names.
+const NODES_NAMED: usize = 4;
 
 /// One process that failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Death {
     /// Its rank.
     pub rank: u32,
+    /// The name of its host; empty if unknown.
+    pub host: String,
     /// The time in ns since the Unix epoch: its end, or when it was last heard of.
     pub time_ns: u64,
     /// Current epoch, or the last known one.
@@ -37,6 +43,28 @@ pub struct Death {
     pub under_way: bool,
     /// The recorded words about its end; `None` if nothing more was received from the process.
     pub failure: Option<String>,
+}
+
+/// The processes of a job that were seen, failed or not.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Known {
+    /// How many there are.
+    pub processes: usize,
+    /// How many each host has.
+    pub by_host: BTreeMap<String, usize>,
+}
+
+impl Known {
+    /// The hosts of processes that were lost, if every process of these hosts was, and other hosts have processes, too.
+    fn lost_hosts(&self, lost: &[&Dead<'_>]) -> Option<Vec<&str>> {
+        let mut by_host: BTreeMap<&str, usize> = BTreeMap::new();
+        for dead in lost {
+            *by_host.entry(dead.death.host.as_str()).or_default() += 1;
+        }
+        let is_whole = |(host, count): (&&str, &usize)| !host.is_empty() && self.by_host.get(*host) == Some(count);
+        let are_nodes = by_host.iter().all(is_whole) && by_host.len() < self.by_host.len();
+        are_nodes.then(|| by_host.into_keys().collect())
+    }
 }
 
 /// Consequences of an out of memory that another finding reports.
@@ -97,18 +125,18 @@ impl Others {
     }
 }
 
-/// Finds which process died of which cause. `known` is the number of ranks that were seen in the job.
+/// Finds which process died of which cause.
 #[must_use]
-pub fn tell(deaths: &[Death], known: usize, others: Others) -> Incidents {
+pub fn tell(deaths: &[Death], known: &Known, others: Others) -> Incidents {
     let mut told = Incidents::default();
     for (number, incident) in incidents(deaths).iter().enumerate() {
         let finding = match incident.own.first() {
             Some(Dead { death, cause: CauseOfDeath::OutOfMemory }) => {
-                told.after_oom.extend(after_oom(death.rank, incident, known));
+                told.after_oom.extend(after_oom(death.rank, incident, known.processes));
                 beside_oom(incident, known)
             }
             Some(first) => Some(died(first, incident, known, others)),
-            None => stopped(incident, known, others),
+            None => stopped(incident, known.processes, others),
         };
         told.findings.extend(finding.map(|finding| Finding {
             // The same incident keeps the same finding, regardless of which process is found to have died first.
@@ -154,16 +182,19 @@ fn incidents(deaths: &[Death]) -> Vec<Incident<'_>> {
 }
 
 /// The finding for an incident in which at least one process died of its own cause.
-fn died(first: &Dead<'_>, incident: &Incident<'_>, known: usize, unharmed: Others) -> Finding {
+fn died(first: &Dead<'_>, incident: &Incident<'_>, seen: &Known, unharmed: Others) -> Finding {
     let key = first.cause.key();
-    let alike: Vec<u32> = numbers(incident.own.iter().filter(|dead| dead.cause.key() == key));
-    let others: Vec<&Dead<'_>> = incident.own.iter().filter(|dead| dead.cause.key() != key).collect();
+    let (same, others): (Vec<&Dead<'_>>, Vec<&Dead<'_>>) =
+        incident.own.iter().partition(|dead| dead.cause.key() == key);
+    let (alike, known) = (numbers(same.iter().copied()), seen.processes);
     let who = opening(&ranks(&alike, known));
+    let nodes = seen.lost_hosts(&same).filter(|_| first.cause == CauseOfDeath::Silent);
     let at = at(first.death);
     let words = first.cause.words();
     let took_along = !incident.after.is_empty() || !others.is_empty();
-    let mut title = match (alike.len(), took_along) {
-        (1, true) => format!("{who} died first, {words},{at}"),
+    let mut title = match (&nodes, alike.len(), took_along) {
+        (Some(nodes), ..) => lost(nodes, &ranks(&alike, known), &at),
+        (None, 1, true) => format!("{who} died first, {words},{at}"),
         _ => match first.cause {
             CauseOfDeath::Exception { .. } => format!("{who} failed {}{at}", words.replacen("by", "with", 1)),
             _ => format!("{who} ended {words}{at}"),
@@ -227,6 +258,17 @@ fn stopped(incident: &Incident<'_>, known: usize, others: Others) -> Option<Find
     })
 }
 
+/// The sentence about nodes of which no process is left.
+fn lost(nodes: &[&str], ranks: &str, at: &str) -> String {
+    let named: Vec<&str> = nodes.iter().copied().take(NODES_NAMED).collect();
+    let more = nodes.len() - named.len();
+    let more = if more == 0 { String::new() } else { format!(" and {more} more") };
+    match nodes.len() {
+        1 => format!("Node {} was lost{at}: {ranks} of it sent nothing more", named[0]),
+        _ => format!("Nodes {}{more} were lost{at}: {ranks} of them sent nothing more", named.join(", ")),
+    }
+}
+
 fn after_oom(rank: u32, incident: &Incident<'_>, known: usize) -> Option<AfterOom> {
     let tail = tail(incident, &[], known, Others::None);
     let sentence = tail.strip_prefix("; ")?;
@@ -234,7 +276,7 @@ fn after_oom(rank: u32, incident: &Incident<'_>, known: usize) -> Option<AfterOo
 }
 
 /// The finding about processes that failed of their own cause while another ran out of memory.
-fn beside_oom(incident: &Incident<'_>, known: usize) -> Option<Finding> {
+fn beside_oom(incident: &Incident<'_>, known: &Known) -> Option<Finding> {
     let own: Vec<Dead<'_>> = incident
         .own
         .iter()

@@ -7,6 +7,7 @@ const S: u64 = 1_000_000_000;
 fn death(rank: u32, seconds: f64, failure: &str) -> Death {
     Death {
         rank,
+        host: format!("node{}", rank / 4),
         time_ns: (seconds * S as f64) as u64,
         epoch: Some(1),
         step: Some(66),
@@ -19,6 +20,19 @@ fn death(rank: u32, seconds: f64, failure: &str) -> Death {
 const RUNNING: Others = Others::Running(10_000 * S);
 const TERM: &str = "killed by signal 15 (SIGTERM)";
 const KILL: &str = "killed by signal 9 (SIGKILL)";
+
+/// A job of so many ranks, four on each host.
+fn known(ranks: usize) -> Known {
+    let mut by_host = BTreeMap::new();
+    for rank in 0..ranks {
+        *by_host.entry(format!("node{}", rank / 4)).or_default() += 1;
+    }
+    Known { processes: ranks, by_host }
+}
+
+fn tell(deaths: &[Death], ranks: usize, others: Others) -> Incidents {
+    super::tell(deaths, &known(ranks), others)
+}
 
 fn titles(deaths: &[Death], known: usize, others: Others) -> Vec<String> {
     tell(deaths, known, others).findings.into_iter().map(|finding| finding.title).collect()
@@ -132,4 +146,24 @@ fn the_command_of_the_advice_selects_the_job() {
     found.name_job("'vit#2'");
     let command = "`memctl sites --job 'vit#2' --rank 1 --end`";
     assert!(found.advice.contains(command), "{}", found.advice);
+}
+
+#[test]
+fn a_node_that_is_lost_is_one_finding_about_the_node() {
+    let silent = |ranks: std::ops::Range<u32>| -> Vec<Death> {
+        ranks.map(|rank| Death { failure: None, ..death(rank, 10.0 + f64::from(rank) / 100.0, "") }).collect()
+    };
+    let end = "; the others continued";
+    assert_eq!(
+        titles(&silent(4..8), 16, RUNNING),
+        [format!("Node node1 was lost at step 66 (epoch 1): ranks 4-7 of it sent nothing more{end}")]
+    );
+    assert_eq!(
+        titles(&silent(4..12), 16, RUNNING),
+        [format!("Nodes node1, node2 were lost at step 66 (epoch 1): ranks 4-11 of them sent nothing more{end}")]
+    );
+    let part = &titles(&silent(4..7), 16, RUNNING)[0];
+    assert!(part.starts_with("Ranks 4-6 ended without notice"), "a rank of the node is left: {part}");
+    let all = &titles(&silent(0..4), 4, Others::None)[0];
+    assert!(all.starts_with("All ranks ended without notice") || all.starts_with("Ranks 0-3 ended"), "{all}");
 }

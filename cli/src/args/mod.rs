@@ -37,6 +37,7 @@ pub use recording::{Import, Run};
 pub use serving::{Daemon, LocalService, LogFormat};
 pub use stores::{Backup, Check, Delete, Restore};
 pub use ui::{Demo, UI_PORT, Ui};
+pub use which::NEWEST;
 
 /// Show what GPU memory does in a training job: what grows, where it was allocated, on which rank.
 #[derive(Debug, Parser)]
@@ -251,6 +252,32 @@ pub enum Command {
     },
     /// Print the version.
     Version,
+}
+
+impl Command {
+    /// The job that a query is about; `None` for commands that are not about one job, or that change it.
+    #[must_use]
+    pub fn job(&self) -> Option<String> {
+        let which = match self {
+            Self::Query(Query { narrow, .. })
+            | Self::Leaks(Leaks { narrow, .. })
+            | Self::Ranks(Ranks { narrow, .. })
+            | Self::Frag(Frag { narrow, .. })
+            | Self::Oom(Oom { narrow, .. })
+            | Self::Ledger(Ledger { narrow, .. })
+            | Self::Diagnose(Diagnose { narrow, .. })
+            | Self::Report(Report { narrow, .. })
+            | Self::Timeline(Timeline { narrow, .. })
+            | Self::Sites(Sites { narrow, .. })
+            | Self::Export(Export { narrow, .. }) => &narrow.which,
+            Self::WhatIf(WhatIf { which, .. })
+            | Self::Need(Need { which, .. })
+            | Self::Holders(Holders { which, .. }) => which,
+            Self::Assert(assert) => return assert.asked().ok().map(|(job, _)| job),
+            _ => return None,
+        };
+        Some(which.name())
+    }
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use super::job_names::job_names;
 use super::values;
 
 /// The newest job.
-const NEWEST: &str = "latest";
+pub const NEWEST: &str = "latest";
 
 /// The job of a query.
 #[derive(Clone, Debug, Args)]

@@ -38,8 +38,8 @@ use std::process::ExitCode;
 use jiff::Timestamp;
 
 use crate::args::{self, Cli, Command, Global, LocalService};
-use crate::connect::default_data_dir;
-use crate::exit::Failure;
+use crate::connect::{default_data_dir, of_several_nodes};
+use crate::exit::{Failure, Outcome};
 use crate::hosting::stores::Place;
 use crate::render::screen::Screen;
 
@@ -48,9 +48,26 @@ use crate::render::screen::Screen;
 /// # Errors
 /// The reason of the failure, with the exit code.
 pub async fn run(cli: &Cli, screen: &Screen, out: &mut (dyn Write + Send)) -> Result<ExitCode, Failure> {
-    let global = &cli.global;
+    let Cli { command, global } = cli;
+    let failure = match run_with(command, global, screen, out).await {
+        Err(failure) if matches!(failure.outcome, Outcome::NoSuchJob | Outcome::Unreachable) => failure,
+        done => return done,
+    };
+    let Some(job) = command.job() else { return Err(failure) };
+    match of_several_nodes(&job, global).await {
+        Some(global) => run_with(command, &global, screen, out).await,
+        None => Err(failure),
+    }
+}
+
+async fn run_with(
+    command: &Command,
+    global: &Global,
+    screen: &Screen,
+    out: &mut (dyn Write + Send),
+) -> Result<ExitCode, Failure> {
     let now = Timestamp::now();
-    let done = match &cli.command {
+    let done = match command {
         Command::Run(args) => return run::run(args, global).await,
         Command::Demo(args) => demo::run(args, global, screen, out).await,
         Command::Ui(args) => ui::run(args, global, out).await,

@@ -19,6 +19,7 @@ use crate::client::{self, asking, course, hint, live, report};
 use crate::connect::default_data_dir;
 use crate::exit::Failure;
 use crate::hosting::data_dirs;
+use crate::job_folder::JobFolder;
 use crate::output::{show, show_part};
 use crate::page;
 use crate::render::screen::Screen;
@@ -27,6 +28,8 @@ use crate::unrecorded;
 
 /// Points per rank in data formats.
 const DATA_POINTS: u32 = 240;
+/// Jobs on several nodes that get a line of their own.
+const JOBS_OF_NODES: usize = 8;
 
 /// `memctl jobs`.
 ///
@@ -65,6 +68,13 @@ fn say_other_stores(global: &Global) {
     for other in data_dirs::other_stores(&folder) {
         let other = shell_word(&other.to_string_lossy());
         eprintln!("memctl: another host has a store, too: `memctl jobs --in-process --data-dir {}`", safe(&other));
+    }
+    let of_nodes = JobFolder::all();
+    for job in of_nodes.iter().take(JOBS_OF_NODES).filter_map(JobFolder::job) {
+        eprintln!("memctl: a job on several nodes has its own store: `memctl query {}`", safe(&shell_word(&job)));
+    }
+    if let more @ 1.. = of_nodes.len().saturating_sub(JOBS_OF_NODES) {
+        eprintln!("memctl: and {more} older ones");
     }
 }
 

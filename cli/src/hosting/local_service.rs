@@ -15,8 +15,9 @@ use memctl_daemon::{entry, quantity};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 
-use super::{serve_failure, told_to_stop};
+use super::{job_daemon, serve_failure, told_to_stop};
 use crate::exit::Failure;
+use crate::job_folder::JobFolder;
 
 /// The variable with the idle time after which the service ends.
 const IDLE_VARIABLE: &str = "MEMCTL_SERVICE_IDLE";
@@ -44,14 +45,28 @@ pub async fn serve_folder(folder: &Path) -> Result<(), Failure> {
         // Keeps the channel and the signal's stream open.
         std::future::pending::<()>().await;
     });
+    let job = JobFolder::at(files.folder());
     let config = configuration(&files, retiring)?;
+    let config = match &job {
+        Some(job) => job_daemon::configured(job, config)?,
+        None => config,
+    };
     let terminated = told_to_stop()?;
     // (A path may be longer than a socket's address, so paths are relative to the folder.)
     std::env::set_current_dir(files.folder()).map_err(|error| unusable(folder, &error))?;
     let (_nobody, reread) = mpsc::channel(1);
-    let ready = |_: &[String], _: &[String]| say(&Answer::Serves);
+    let ready = |places: &[String], _: &[String]| {
+        let published = job.as_ref().map_or(Ok(()), |job| job_daemon::publish(job, places));
+        say(&match published {
+            Ok(()) => Answer::Serves,
+            Err(error) => Answer::Cannot(format!("other nodes cannot find this daemon: {error}")),
+        });
+    };
     let served = entry::serve(config, Box::new(ready), Box::pin(terminated), reread).await;
     waiting.abort();
+    if let Some(job) = &job {
+        job.release();
+    }
     drop(alive);
     served.map_err(|error| serve_failure(&error))
 }

@@ -6,6 +6,7 @@ mod devices;
 mod embedded;
 mod hosted;
 mod importing;
+mod job_daemon;
 mod local_service;
 mod page_proxy;
 mod paths;

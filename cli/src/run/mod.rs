@@ -9,7 +9,9 @@ mod child;
 mod destination;
 mod flags;
 mod folder;
+mod launch;
 mod name;
+mod nodes;
 mod programs;
 mod progress;
 mod signals;
@@ -75,6 +77,8 @@ pub async fn run(args: &Run, global: &Global) -> Result<u8, Failure> {
     // From here on, signals are meant for the command.
     let relay = Arc::new(Relay::install());
     let paths = hosting::of_a_run(args.source_paths);
+    let nodes = nodes::join(&args.command, &name, global).await;
+    let global = nodes.as_ref().map_or(global, |nodes| &nodes.global);
     let opened = destination::open(global).await;
     let opened = opened.and_then(|destination| Ok((destination, Folder::make()?, paths?)));
     let (destination, folder, source_paths) = match opened {
@@ -88,8 +92,14 @@ pub async fn run(args: &Run, global: &Global) -> Result<u8, Failure> {
     if let Some(line) = &destination.notice {
         say(global, line);
     }
-    let hosted = Hosted { args, global, name, relay, destination, folder, source_paths, checks };
-    hosted.run().await
+    let prints = nodes.as_ref().map_or(name.rank == 0, nodes::Nodes::prints);
+    let hosted =
+        Hosted { args, global, name, relay, destination, folder, source_paths, checks, nodes: nodes.as_ref(), prints };
+    let code = hosted.run().await;
+    if let Some(nodes) = nodes.filter(|_| prints) {
+        nodes.end().await;
+    }
+    code
 }
 
 /// Notes that nothing is recorded, so that an older run is not taken for this one. The first launcher of a job does it.
@@ -123,11 +133,15 @@ struct Hosted<'a> {
     folder: Folder,
     source_paths: SourcePaths,
     checks: Option<Assert>,
+    /// The launch, if it runs on several nodes and has a daemon of its own.
+    nodes: Option<&'a nodes::Nodes>,
+    /// Whether this launcher prints the job's page and checks its conditions. Of several launchers, one does.
+    prints: bool,
 }
 
 impl Hosted<'_> {
     async fn run(self) -> Result<u8, Failure> {
-        let Self { args, global, name, relay, destination, mut folder, source_paths, checks } = self;
+        let Self { args, global, name, relay, destination, mut folder, source_paths, checks, nodes, prints } = self;
         let number = hosting::launch_id::drawn();
         let config = HostConfig {
             trainers_max: host::trainers_max(child::descriptors_max()),
@@ -148,15 +162,16 @@ impl Hosted<'_> {
         };
         let mut environment = environment(args, &name, &folder);
         environment.extend(destination.environment());
+        environment.extend(nodes.map(nodes::Nodes::environment).unwrap_or_default());
         environment.push((hosting::launch_id::VARIABLE, number.to_string().into()));
         let running = follow(&args.command, &environment, &relay, Some((&host, folder.inject())));
         let ended = match &destination.kind {
             Kind::Service(service) => tokio::select! {
                 ended = running => ended,
                 never = keep(service.clone(), |line| say(global, &format!("{line}; what is recorded waits in the spool"))) => never,
-                never = alert_lines::alerts(global, &name.job), if name.rank == 0 && !global.quiet => never,
+                never = alert_lines::alerts(global, &name.job), if prints && !global.quiet => never,
             },
-            Kind::Daemon if name.rank == 0 && !global.quiet => tokio::select! {
+            Kind::Daemon if prints && !global.quiet => tokio::select! {
                 ended = running => ended,
                 never = alert_lines::alerts(global, &name.job) => never,
             },
@@ -176,19 +191,22 @@ impl Hosted<'_> {
             false => keep_unrecorded(global, &name),
         }
         let left = args.patience.map_or(SPOOL_PATIENCE, |patience| patience.saturating_sub(started.elapsed()));
+        if let Some(nodes) = nodes.filter(|_| prints) {
+            nodes.others_end(&hurry).await;
+        }
         let (words, job) = (&args.command, &name.job);
         let page = summary::Closing {
             global,
             job,
             launcher: number,
             words,
-            rank: name.rank,
+            prints,
             ended: &ended,
             summary: &summary,
             seen: &seen,
         };
         page.tell(destination, left, &hurry).await;
-        match checks.filter(|_| name.rank == 0) {
+        match checks.filter(|_| prints) {
             Some(checks) => checked(&checks, number, global, &ended).await,
             None => Ok(ended.code),
         }

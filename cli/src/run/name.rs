@@ -89,7 +89,7 @@ impl Torchrun {
 }
 
 /// The value of `--name value` or `--name=value`, with - or _ inside the name, before the script.
-fn value(options: &[String], name: &str) -> Option<String> {
+pub(super) fn value(options: &[String], name: &str) -> Option<String> {
     let mut options = options.iter();
     while let Some(option) = options.next() {
         // The script and its arguments begin here. The value of an unknown option neither begins with - nor ends in

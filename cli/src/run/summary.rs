@@ -50,8 +50,8 @@ pub struct Closing<'a> {
     pub job: &'a str,
     /// The number of this launch.
     pub launcher: u64,
-    /// This launcher's rank.
-    pub rank: u32,
+    /// Whether this launcher prints the page. Of several launchers, one does.
+    pub prints: bool,
     /// How the command ended.
     pub ended: &'a child::Ended,
     /// What was recorded.
@@ -85,7 +85,7 @@ impl Closing<'_> {
             if self.ended.ran && self.summary.refused == 0 {
                 say(self.global, &self.seen.nothing_recorded(self.words));
             }
-        } else if self.rank == 0 {
+        } else if self.prints {
             self.answer(&mut destination, &jobs).await;
         }
         destination.close().await;

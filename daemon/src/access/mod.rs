@@ -20,7 +20,7 @@ pub mod tokens;
 pub use audit::Audit;
 pub use gate::{Gate, Refusal};
 pub use service::AccessService;
-pub use settings::Access;
+pub use settings::{Access, AccessLayer, CertificateLayer};
 
 use std::sync::Arc;
 

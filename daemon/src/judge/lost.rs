@@ -4,7 +4,7 @@
 //! listened for some time, because processes that outlive a daemon need a moment to reach the next one. The marks of at most [`PLACES_MAX`] sessions
 //! are read to find the step in which they ended.
 
-use memctl_analysis::deaths::{self, Death, Incidents, Others};
+use memctl_analysis::deaths::{self, Death, Incidents, Known, Others};
 use memctl_model::JobState;
 
 use crate::job_data::mark_cursor::at_the_end;
@@ -51,7 +51,11 @@ pub(super) async fn tell(
         }
     }
     let dead: Vec<Death> = dead.into_iter().map(|(_, death)| death).collect();
-    Ok(deaths::tell(&dead, found.sessions.len(), others))
+    let mut known = Known { processes: found.sessions.len(), ..Known::default() };
+    for session in &found.sessions {
+        *known.by_host.entry(host(session)).or_default() += 1;
+    }
+    Ok(deaths::tell(&dead, &known, others))
 }
 
 /// What is known of the processes that did not fail, by the states of all processes.
@@ -64,6 +68,10 @@ fn others(found: &Found, states: &[JobState]) -> Others {
     }
 }
 
+fn host(session: &SessionRow) -> String {
+    session.info.host.clone().unwrap_or_default()
+}
+
 fn death(found: &Found, session: &SessionRow, failure: Option<String>) -> Death {
     let devices = found.devices_of(session.key);
     let last = devices.iter().filter_map(|device| device.latest).max_by_key(|latest| latest.time_ns);
@@ -71,6 +79,7 @@ fn death(found: &Found, session: &SessionRow, failure: Option<String>) -> Death 
     let stepped = devices.iter().any(|device| device.steps > 0);
     Death {
         rank: session.info.rank,
+        host: host(session),
         time_ns: session.end.as_ref().map_or(session.heard_ns, |end| end.time_ns),
         epoch: last.map(|latest| latest.epoch),
         step: last.filter(|_| stepped).map(|latest| latest.step),

@@ -39,6 +39,7 @@ mod local_service;
 mod many_blocks;
 mod mcp;
 mod need;
+mod nodes;
 mod operated;
 mod otlp;
 mod oversize;

@@ -22,7 +22,7 @@ use memctl_agent::internals::ring::{Position, Record};
 use memctl_agent::internals::ticks;
 use memctl_agent::live::Level;
 use memctl_agent::now_ns;
-use memctl_model::{DeviceIndex, DeviceInfo, Event, MarkKind, SessionId, SessionInfo, StackId};
+use memctl_model::{DeviceIndex, DeviceInfo, Event, Launch, MarkKind, SessionId, SessionInfo, StackId};
 use memctl_tests::daemon::{DaemonProcess, free_port};
 use memctl_tests::source::Producer;
 use memctl_tests::{memctl, run_json, stderr, stdout, stored};
@@ -127,6 +127,8 @@ fn fake_trainer() {
         attempt: attempt.unwrap_or_else(|| number("ATTEMPT", 0) as u32),
         rank: rank as u32,
         pid: Some(std::process::id()),
+        host: order("HOST"),
+        launch: Launch { group: order("GROUP"), ..Launch::default() },
         devices: vec![DeviceInfo { index: DeviceIndex(0), ..DeviceInfo::default() }],
         ..SessionInfo::live(
             SessionId(std::array::from_fn(|at| if at < 8 { now_ns().to_le_bytes()[at] } else { rank as u8 })),

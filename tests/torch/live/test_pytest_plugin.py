@@ -253,7 +253,7 @@ class Ran:
         reports = folder / "reports.json"
         foreign = ("PYTEST_", "MEMCTL_", "MEMRAY_", "COLUMNS")
         kept = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
-        environment = {**kept, "REPORTS": str(reports), "PYTHONDONTWRITEBYTECODE": "1", **settings}
+        environment = {**kept, "REPORTS": str(reports), **settings}
         environment["FAKE_GPU_STATE"] = str(folder / "gpus")
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
         done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=LIMIT_S)

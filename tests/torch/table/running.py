@@ -61,9 +61,10 @@ class Place:
             "TMPDIR": str(folder),
             "PYTHONPATH": os.pathsep.join(path),
             "PYTHONWARNINGS": "ignore",
-            "PYTHONDONTWRITEBYTECODE": "1",
             "OMP_NUM_THREADS": "1",
         }
+        if "PYTHONPYCACHEPREFIX" not in kept:
+            self.environment["PYTHONDONTWRITEBYTECODE"] = "1"
         self.url = self.http = ""
 
     @contextlib.contextmanager
