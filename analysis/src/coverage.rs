@@ -99,6 +99,14 @@ fn nothing(never_began: bool) -> Vec<NotJudged> {
     kinds.map(|kind| NotJudged { kind, gap: Gap::Whole, reason: reason.to_owned(), remedy: remedy.into() }).collect()
 }
 
+/// The gap about processes that sent nothing for a while to a daemon that has just started.
+#[must_use]
+pub fn awaited(seconds: u64) -> NotJudged {
+    let reason = "the daemon has just started, and processes that sent nothing may still reach it".to_owned();
+    let remedy = format!("ask again when the daemon has run for {seconds} s");
+    NotJudged { kind: FindingKind::RankLost, gap: Gap::Whole, reason, remedy: Remedy::Words(remedy) }
+}
+
 fn missing_ranks(processes: &[Recorded], world: u32) -> Option<NotJudged> {
     let there: BTreeSet<u32> = processes.iter().map(|process| process.rank).collect();
     let missing = u64::from(world).saturating_sub(there.len() as u64);

@@ -19,6 +19,7 @@ use crate::report::{Rank, Report};
 use crate::{Frame, SCHEMA, state_by_name};
 
 use known_finding::place;
+pub(crate) use known_finding::compared_holders;
 pub use known_finding::{KnownFinding, KnownHolder};
 
 /// The memory of one run; see the module.

@@ -253,7 +253,7 @@ mod tests {
         {
             assert_eq!(folder.is(word), is, "{word}");
         }
-        assert_eq!(JobFolder::below(shared.path()), [folder.clone()]);
+        assert_eq!(JobFolder::below(shared.path()), std::slice::from_ref(&folder));
         assert_eq!(folder.path().metadata().unwrap().permissions().mode() & 0o777, 0o700);
         assert_eq!(
             (folder.claim().unwrap(), folder.claim().unwrap(), folder.other_host()),

@@ -9,7 +9,7 @@ use memctl_model::{HumanBytes, SessionInfo};
 
 use crate::args::Global;
 use crate::connect::{Connection, default_data_dir};
-use crate::hosting::{self, data_dirs, host};
+use crate::hosting::{self, Credentials, data_dirs, host};
 use crate::render::text::{plural, safe};
 use crate::unrecorded;
 
@@ -44,6 +44,14 @@ pub async fn take_in(connection: &Connection, global: &Global) {
     if bytes == 0 {
         return;
     }
+    if presents_identity(global) {
+        say(format!(
+            "{} wait in {} for this daemon and are not in this answer: `memctl spool deliver` stores them with your token or certificate, and so does the next `memctl run`",
+            HumanBytes::of(bytes),
+            folder.display()
+        ));
+        return;
+    }
     let daemon = connection.daemon();
     if bytes > SAID_BYTES_MIN {
         say(format!("storing {} that wait in {}", HumanBytes::of(bytes), folder.display()));
@@ -67,6 +75,13 @@ pub async fn take_in(connection: &Connection, global: &Global) {
             folder.display()
         ));
     }
+}
+
+/// Whether this command names a daemon and proves who asks. What it delivers would belong to its own tenant, which may not
+/// be that of the training, so a query delivers nothing then.
+fn presents_identity(global: &Global) -> bool {
+    let Credentials { token, tenant } = global.credentials();
+    global.daemon().is_some() && (token.is_some() || tenant.is_some() || global.tls().cert.is_some())
 }
 
 /// A line for each job whose sessions were stored: the data comes from this disk, and is delivered with the identity of

@@ -29,6 +29,19 @@ impl Finding {
         beside_state.or_else(|| main(&TensorHolder::holds_gradients)).or_else(|| self.first_of_several(found))
     }
 
+    /// The graph that holds most of the blocks that a search traced before it ended early. It may hold the others, too: a
+    /// search follows a graph step by step. One or two blocks are those of the step that runs.
+    #[must_use]
+    pub fn traced_graph(&self) -> Option<(&TensorHolder, &HoldersFound)> {
+        let found = self.holders.as_ref()?.asked.outcome.as_ref().ok().filter(|found| !found.complete)?;
+        let is_most = |holder: &&TensorHolder| {
+            holder.holder == HolderKind::Graph
+                && holder.blocks >= TRACED_MIN
+                && u64::from(holder.blocks) * 4 >= u64::from(found.found_blocks) * 3
+        };
+        found.holders.iter().find(is_most).map(|holder| (holder, found))
+    }
+
     /// The largest of several containers, and of the graphs that they keep, that hold most of the blocks together.
     fn first_of_several<'a>(&self, found: &'a HoldersFound) -> Option<(usize, &'a TensorHolder, &'a HoldersFound)> {
         let is_full = |holder: &TensorHolder| {
@@ -66,6 +79,8 @@ impl Finding {
 /// A further holder is named beside the main one only if it holds at least one part in this many of the requested
 /// blocks.
 const BESIDE: u32 = 8;
+/// The fewest blocks of a graph that an incomplete search reports as a possible holder.
+const TRACED_MIN: u32 = 4;
 
 #[cfg(test)]
 mod tests {

@@ -42,8 +42,9 @@ class Line(NamedTuple):
 class GpuMemory:
     """The GPU memory of the running test: the blocks that were allocated since its body began.
 
-    Earlier blocks and those of fixtures do not count. All figures are sums over all devices. They are 0 if nothing is
-    measured, and `reason` says why.
+    Earlier blocks and those of fixtures do not count. If the body runs several times, because of `limit_gpu_leaks`,
+    the figures begin at 0 with each run. All figures are sums over all devices. They are 0 if nothing is measured, and
+    `reason` says why.
     """
 
     def __init__(self, measurer: Measurer) -> None:

@@ -56,8 +56,8 @@ pub struct Known {
 
 impl Known {
     /// The hosts of processes that were lost, if every process of these hosts was, and other hosts have processes, too.
-    fn lost_hosts(&self, lost: &[&Dead<'_>]) -> Option<Vec<&str>> {
-        let mut by_host: BTreeMap<&str, usize> = BTreeMap::new();
+    fn lost_hosts<'d>(&self, lost: &[&Dead<'d>]) -> Option<Vec<&'d str>> {
+        let mut by_host: BTreeMap<&'d str, usize> = BTreeMap::new();
         for dead in lost {
             *by_host.entry(dead.death.host.as_str()).or_default() += 1;
         }
@@ -159,7 +159,10 @@ fn incidents(deaths: &[Death]) -> Vec<Incident<'_>> {
         match incidents.last_mut().filter(near) {
             Some(incident) => {
                 incident.last_ns = time_ns;
-                let is_taken_along = dead.cause.may_be_consequence();
+                // The last data of two processes says nothing about which ended first.
+                let is_silent = |dead: &Dead<'_>| dead.cause == CauseOfDeath::Silent;
+                let are_both_silent = is_silent(&dead) && incident.own.first().is_some_and(is_silent);
+                let is_taken_along = dead.cause.may_be_consequence() && !are_both_silent;
                 if is_taken_along { &mut incident.after } else { &mut incident.own }.push(dead);
             }
             None => incidents.push(Incident { own: vec![dead], after: Vec::new(), last_ns: time_ns }),

@@ -9,6 +9,9 @@ use memctl_model::{Collector, Finding, HolderBound, HolderKind, HolderPattern, P
 
 /// The advice about the holder of most of a finding's blocks; `None` if the finding's own advice is as good.
 pub(super) fn advice(finding: &Finding) -> Option<String> {
+    if finding.main_holder().is_none() {
+        return of_traced(finding);
+    }
     // No program should bound an optimizer's state.
     let (_, holder, _) = finding.main_holder().filter(|(_, holder, _)| !holder.is_optimizer_state())?;
     let is_open = match finding.pattern {
@@ -26,6 +29,17 @@ pub(super) fn advice(finding: &Finding) -> Option<String> {
     others.dedup();
     let advice = about(holder)?;
     if others.is_empty() { Some(advice) } else { Some(format!("{advice} The same goes for {}.", all_of(&others))) }
+}
+
+/// The advice if a search ended early and had traced blocks to a graph alone.
+fn of_traced(finding: &Finding) -> Option<String> {
+    let is_open = matches!(finding.pattern, None | Some(Pattern::TensorsKept | Pattern::GraphKept));
+    let (graph, found) = finding.traced_graph().filter(|_| is_open)?;
+    let (name, blocks, asked) = (named(graph), graph.blocks, found.asked_blocks);
+    Some(format!(
+        "Look at {name} first: the search ended early and had traced {blocks} of {asked} blocks to its graph. {}",
+        about(graph)?
+    ))
 }
 
 /// The type of a thread-safe queue, as the agent names it.

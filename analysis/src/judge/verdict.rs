@@ -108,13 +108,13 @@ fn growing(inputs: &VerdictInputs<'_>, courses: &[Course]) -> Option<Verdict> {
     .or_else(|| beside.map(|finding| of_finding(VerdictKind::Growing, Some(Cause::Open), finding)))
 }
 
-/// Whether a place is reached through another one and brings nearly all of its growth. It is then the more precise
-/// place.
+/// Whether a place is reached through another one and brings most of its growth. It is then the more precise place, and
+/// what holds the rest at the outer place does not hold most of it.
 fn is_inside(inner: &Course, outer: &Course) -> bool {
     inner.who == outer.who
         && inner.site != outer.site
         && outer.place.is_on(inner.stack.iter())
-        && inner.gained >= outer.gained / 10 * 9
+        && inner.gained > outer.gained / 2
 }
 
 fn grown(inputs: &VerdictInputs<'_>, courses: &[Course], course: &Course, cause: Cause) -> Verdict {

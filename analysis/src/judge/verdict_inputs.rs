@@ -27,6 +27,8 @@ pub(super) struct Room {
     pub limit_bytes: Option<u64>,
     /// The least and the most of its live memory at the boundaries of the last third, if it was not flat.
     pub swing_bytes: Option<(u64, u64)>,
+    /// The difference of the two, if it was flat.
+    pub flat_within_bytes: u64,
     /// Whether it only rose in that time.
     pub rose: bool,
     /// The peaks of its steps, if they rose in the last third.
@@ -53,12 +55,16 @@ impl Courses {
     #[must_use]
     pub fn of(watches: &[&RankWatch]) -> Self {
         let room = |watch: &&RankWatch| {
-            let swing_bytes = swing_bytes(watch);
+            let range = range_bytes(watch);
+            let is_flat =
+                |&(lowest, highest): &(u64, u64)| (highest - lowest) as f64 <= FLAT_SHARE * peak_bytes(watch) as f64;
+            let swing_bytes = range.filter(|range| !is_flat(range));
             Room {
                 who: watch.who(),
                 peak_bytes: peak_bytes(watch),
                 limit_bytes: watch.limit_bytes(),
                 swing_bytes,
+                flat_within_bytes: range.filter(is_flat).map_or(0, |(lowest, highest)| highest - lowest),
                 rose: swing_bytes.is_some_and(|swing| only_rose(last_third(watch), swing)),
                 peaks: risen_peaks(watch),
             }
@@ -141,11 +147,12 @@ fn risen_peaks(watch: &RankWatch) -> Option<RisenPeaks> {
     })
 }
 
-fn swing_bytes(watch: &RankWatch) -> Option<(u64, u64)> {
+/// The least and the most of its live memory at the boundaries of the last third.
+fn range_bytes(watch: &RankWatch) -> Option<(u64, u64)> {
     let last = last_third(watch);
     let lowest = last.iter().map(|level| level.lowest_allocated_bytes).min()?;
     let highest = last.iter().map(|level| level.highest_allocated_bytes).max()?;
-    ((highest - lowest) as f64 > FLAT_SHARE * peak_bytes(watch) as f64).then_some((lowest, highest))
+    Some((lowest, highest))
 }
 
 /// The inputs of a verdict.

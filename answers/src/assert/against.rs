@@ -5,7 +5,7 @@ use memctl_model::{FindingKind, HumanBytes};
 
 use super::beside::{beside_tensors, is_slow, not_judged_words};
 use super::known::{Beside, New};
-use super::leaks::is_small_leak;
+use super::leaks::{is_small_leak, rising};
 use super::peaks::{ALLOCATED, OfEpoch, RESERVED};
 use super::{Checked, Outcome, Terms, concerning, not_judged, verdict};
 use crate::baseline::Spread;
@@ -99,6 +99,7 @@ pub(super) fn findings(report: &Report, other: &Against, terms: &Terms, counts: 
         None => not_judged(report, terms)
             .or_else(|| open_growth(report, other, terms, (&open, &known)))
             .or_else(|| less_judged(report, other, terms))
+            .or_else(|| rising_beside(report, other, terms, &known))
             .unwrap_or_else(|| {
                 verdict(
                     Outcome::Holds,
@@ -106,6 +107,13 @@ pub(super) fn findings(report: &Report, other: &Against, terms: &Terms, counts: 
                 )
             }),
     }
+}
+
+/// Inconclusive if too few epoch ends rise to distinguish a leak from a cache that still fills, and the other job has
+/// neither a leak nor growth.
+fn rising_beside(report: &Report, other: &Against, terms: &Terms, known: &[&Finding]) -> Option<Checked> {
+    let is_flat = other.profile.growth.is_empty() && !other.profile.findings.iter().any(KnownFinding::fills);
+    rising(report, terms).filter(|_| is_flat && known.is_empty())
 }
 
 /// Whether a finding counts if it is new: one of severity warning or worse, a request that failed even if the program

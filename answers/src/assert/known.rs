@@ -14,7 +14,7 @@ use crate::alignment::{Hidden, Line, Pair, align};
 use crate::baseline::Spread;
 use crate::conditions::Per;
 use crate::finding::Finding;
-use crate::profile::{KnownFinding, KnownHolder, Profile};
+use crate::profile::{KnownFinding, KnownHolder, Profile, compared_holders};
 use crate::report::Report;
 
 /// Why a finding is new.
@@ -26,6 +26,8 @@ pub(super) enum New {
     Faster { per: Per, before: i64, after: i64, most: i64 },
     /// The other job has one there that another object holds.
     Holder { before: String, after: String },
+    /// The other job has one there, and a further object holds a part of it here.
+    FurtherHolder { before: String, after: String },
 }
 
 impl New {
@@ -42,6 +44,9 @@ impl New {
             ),
             Self::Holder { before, after } => {
                 format!("new, because another object holds it ({after}; before: {before}): {title}")
+            }
+            Self::FurtherHolder { before, after } => {
+                format!("new, because a further object holds a part of it ({after}; before only {before}): {title}")
             }
         }
     }
@@ -68,6 +73,7 @@ impl<'a> Beside<'a> {
 
     /// Why a finding is new; `None` if the other job has it.
     pub(super) fn news(&self, finding: &Finding) -> Option<New> {
+        let holders = compared_holders(finding);
         let finding = KnownFinding::from(finding);
         let there = finding.partners(&self.here, &self.other.findings);
         if there.is_empty() {
@@ -77,7 +83,7 @@ impl<'a> Beside<'a> {
             return None;
         }
         let here: Vec<&KnownFinding> = self.here.iter().filter(|other| other.is_same(&finding)).collect();
-        self.faster(&finding, &here, &there).or_else(|| other_holder(&finding, &there))
+        self.faster(&finding, &here, &there).or_else(|| other_holder(&holders, &there))
     }
 
     /// Compares the sums of all findings of one place. It grows faster if its rates are higher both per epoch and per
@@ -148,13 +154,17 @@ fn sum(findings: &[&KnownFinding], per: Per) -> Option<i64> {
     findings.iter().try_fold(0_i64, |sum, finding| Some(sum.saturating_add(finding.rate(per)?)))
 }
 
-/// The finding's holder, if its name is known in both jobs and no finding of the place has it in the other job.
-fn other_holder(finding: &KnownFinding, there: &[&KnownFinding]) -> Option<New> {
+/// A holder that no finding of the place has in the other job, if the names of holders are known there.
+fn other_holder(here: &[KnownHolder], there: &[&KnownFinding]) -> Option<New> {
     let is_known = there.iter().all(|known| !known.holders.is_empty());
-    let mut before = there.iter().flat_map(|known| &known.holders);
-    let is_same = |one: &KnownHolder| there.iter().flat_map(|known| &known.holders).any(|known| known.is_same(one));
-    let after = finding.holders.first().filter(|_| is_known && !finding.holders.iter().any(is_same))?;
-    Some(New::Holder { before: before.next()?.words(), after: after.words() })
+    let holders_before = || there.iter().flat_map(|known| &known.holders);
+    let is_same = |one: &&KnownHolder| holders_before().any(|known| known.is_same(one));
+    let after = here.iter().find(|one| is_known && !is_same(one))?.words();
+    let before: Vec<String> = holders_before().map(KnownHolder::words).collect();
+    match here.iter().any(|one| is_same(&one)) {
+        true => Some(New::FurtherHolder { before: before.join(", "), after }),
+        false => Some(New::Holder { before: before.into_iter().next()?, after }),
+    }
 }
 
 #[cfg(test)]
@@ -311,6 +321,26 @@ mod tests {
         for (before, after) in [(Some("history"), Some("history")), (None, Some("second")), (Some("history"), None)] {
             assert_eq!(judged(before, after).0, Outcome::Holds, "{before:?} {after:?}");
         }
+    }
+
+    #[test]
+    fn a_further_object_at_a_known_place_is_new() {
+        let with = |second: &str, blocks: u32| {
+            let mut leak = leak(7, 64 * KIB, Some("history"));
+            let holder = Holder { type_name: "list".into(), name: Some(second.into()), blocks, ..Holder::default() };
+            let further = GrowingHolder { holder, ..GrowingHolder::default() };
+            leak.holders.as_mut().unwrap().holders.insert(1, further);
+            vec![leak]
+        };
+        let judged = |before, after| compared(before, after, Spread::default());
+        let (outcome, because) = judged(vec![leak(7, 64 * KIB, Some("history"))], with("losses", 60));
+        assert_eq!(outcome, Outcome::DoesNotHold);
+        assert!(
+            because.contains("a further object holds a part of it (list losses; before only list history)"),
+            "{because}"
+        );
+        assert_eq!(judged(with("losses", 40), with("losses", 60)).0, Outcome::Holds, "a share near the limit");
+        assert_eq!(judged(vec![leak(7, 64 * KIB, Some("history"))], with("losses", 40)).0, Outcome::Holds);
     }
 
     #[test]

@@ -66,7 +66,7 @@ fn used(row: &Row) -> String {
             format!("{needed}{of} ({reserved} reserved by its allocator, {} outside it)", bytes(outside))
         }
         (None, assumed) => format!(
-            "{needed}{of} ({reserved} reserved by its allocator; {} is assumed for memory outside it, which was not measured)",
+            "{needed}{of} ({reserved} reserved by its allocator; {} is assumed for memory outside it, which no measurement shows)",
             bytes(assumed.unwrap_or(0))
         ),
     }
@@ -178,7 +178,7 @@ fn of_rows(rows: &[Row]) -> Vec<String> {
         Some(if others > 0 { format!("{first} and {} more", count(others)) } else { first })
     };
     if let Some(names) = said(&|row| row.device.assumed_outside_bytes.is_some()) {
-        notes.push(format!("Memory outside the allocator was not measured: {names}."));
+        notes.push(format!("No measurement shows the memory outside the allocator: {names}."));
     }
     if let Some(names) = said(&|row| row.demand.is_none()) {
         notes.push(format!("The peak is not recorded: {names}."));

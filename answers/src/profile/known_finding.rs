@@ -154,15 +154,26 @@ impl From<&Finding> for KnownFinding {
             bytes_per_epoch: finding.bytes_per_epoch,
             bytes_per_step: finding.bytes_per_step,
             bytes_per_minute: finding.bytes_per_minute.filter(|_| !by_boundaries),
-            holders: named_holders(finding),
+            holders: named_holders(finding, SAVED_SHARE),
         }
     }
 }
 
-/// The named holders that have at least half as many blocks as the first one. (A loop's variable has one block.)
-fn named_holders(finding: &Finding) -> Vec<KnownHolder> {
+/// Holders are saved if they have at least one part in this many of the first one's blocks.
+const SAVED_SHARE: u32 = 4;
+/// The same for holders that must be known to the other job. The difference keeps a share near the limit from deciding.
+const COMPARED_SHARE: u32 = 2;
+
+/// The named holders of a finding that must be known to the other job.
+#[must_use]
+pub(crate) fn compared_holders(finding: &Finding) -> Vec<KnownHolder> {
+    named_holders(finding, COMPARED_SHARE)
+}
+
+/// The named holders with at least one part in `share` of the first one's blocks. (A loop's variable has one block.)
+fn named_holders(finding: &Finding, share: u32) -> Vec<KnownHolder> {
     let holders = finding.holders.as_ref().map_or(&[][..], |known| &known.holders);
-    let least = holders.first().map_or(0, |most| most.holder.blocks.div_ceil(2));
+    let least = holders.first().map_or(0, |most| most.holder.blocks.div_ceil(share).max(most.holder.blocks.min(2)));
     let named = holders.iter().map(|growing| &growing.holder).filter(|holder| holder.blocks >= least);
     let known = named.filter_map(|holder| {
         Some(KnownHolder {

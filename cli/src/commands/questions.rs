@@ -4,6 +4,7 @@
 use std::io::Write;
 
 use jiff::Timestamp;
+use memctl_answers::SCHEMA;
 use memctl_answers::finding::Finding;
 use memctl_answers::format::time;
 use memctl_answers::jobs::Jobs;
@@ -17,7 +18,7 @@ use crate::args::FailOn;
 use crate::args::{self, Format, Global};
 use crate::client::{self, asking, course, hint, live, report};
 use crate::connect::default_data_dir;
-use crate::exit::Failure;
+use crate::exit::{Failure, Outcome};
 use crate::hosting::data_dirs;
 use crate::job_folder::JobFolder;
 use crate::output::{show, show_part};
@@ -56,9 +57,20 @@ pub async fn jobs(
         let tenant = global.credentials().tenant.filter(|tenant| tenant != "*");
         Ok(Jobs { filtered, tenant, now_ns: crate::hosting::now_ns(), ..client::jobs(connection, request).await? })
     });
-    show(&answer.await?, global, screen, out)?;
+    let answer = match answer.await {
+        // A host of which only jobs on several nodes are known has no store of its own.
+        Err(failure) if failure.outcome == Outcome::Unreachable && has_jobs_of_nodes(global) => {
+            Jobs { schema: SCHEMA, filtered, now_ns: crate::hosting::now_ns(), ..Jobs::default() }
+        }
+        answer => answer?,
+    };
+    show(&answer, global, screen, out)?;
     say_other_stores(global);
     Ok(())
+}
+
+fn has_jobs_of_nodes(global: &Global) -> bool {
+    global.daemon().is_none() && global.data_dir.is_none() && !JobFolder::all().is_empty()
 }
 
 /// Names the stores of other hosts that share this home folder, because the list does not contain their jobs.

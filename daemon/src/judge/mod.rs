@@ -33,7 +33,7 @@ use std::time::{Duration, Instant};
 use memctl_analysis::judge::Activity;
 use memctl_analysis::{coverage, judge, oom};
 use memctl_answers::naming::shell_word;
-use memctl_model::{EvidenceValue, Finding, FindingKind, Sample, Severity};
+use memctl_model::{EvidenceValue, Finding, FindingKind, JobState, Sample, Severity};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
@@ -258,9 +258,11 @@ impl Judge {
     async fn with_lost(&self, mut judgement: Judgement, found: &Found) -> Result<Judgement, ReadError> {
         judgement.holders_allowed = self.holders;
         let findings = &mut judgement.findings;
-        let has_listened =
-            self.listens_since_ns.is_none_or(|since_ns| now_ns().saturating_sub(since_ns) >= LISTENED_MIN_NS);
+        let has_listened = self.has_listened();
         let told = lost::tell(&*self.store, found, has_listened, |session| state(session, &self.streams)).await?;
+        if self.awaits(found) {
+            judgement.not_judged.insert(0, coverage::awaited(LISTENED_MIN_NS / 1_000_000_000));
+        }
         oom::outcome::add_consequences(findings, &told.after_oom);
         findings.extend(told.findings);
         judge::sort(findings);
@@ -280,6 +282,18 @@ impl Judge {
             coverage::of_ended(&mut judgement.not_judged, found.failures());
         }
         Ok(judgement)
+    }
+
+    /// Whether processes that outlived an earlier daemon had time to reach this one.
+    fn has_listened(&self) -> bool {
+        self.listens_since_ns.is_none_or(|since_ns| now_ns().saturating_sub(since_ns) >= LISTENED_MIN_NS)
+    }
+
+    /// Whether processes of a job sent nothing for a while and may reach this daemon yet.
+    fn awaits(&self, found: &Found) -> bool {
+        let is_in = |wanted: JobState| found.sessions.iter().any(|session| state(session, &self.streams) == wanted);
+        let may_come_back = || is_in(JobState::Lost) && !is_in(JobState::Running) && !is_in(JobState::Finished);
+        !self.has_listened() && may_come_back()
     }
 
     /// Whether answers of a job are left out for the first time. A job is judged every second, so only the first time

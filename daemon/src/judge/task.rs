@@ -132,7 +132,8 @@ impl Looking {
         }
     }
 
-    /// Judges one job; returns whether it is still running.
+    /// Judges one job; returns whether it must be judged again without new data: it still runs, or its lost processes
+    /// may reach this daemon yet.
     async fn look(&self, changed: &ChangedJob) -> Result<bool, ReadError> {
         let ChangedJob { tenant, job: name, run, attempt } = changed;
         let job = Which::Run(name.clone(), *run).to_string();
@@ -153,8 +154,13 @@ impl Looking {
         let heard_ns = found.sessions.iter().map(|session| session.heard_ns).max().unwrap_or_else(now_ns);
         let silent = Duration::from_nanos(now_ns().saturating_sub(heard_ns));
         self.judge.summaries.put(found.job.key, figures, silent);
+        // Until then a lost process is no finding. Alerts about it, of an earlier daemon, stay as they are.
+        let is_awaited = self.judge.awaits(&found);
         if let Some(judgement) = judgement {
             tracing::debug!(job = name, run, attempt, findings = judgement.findings.len(), "judged");
+            if is_awaited {
+                return Ok(true);
+            }
             self.alerts.observe(&facts(&found, &summary, &judgement), &judgement.findings, now_ns());
             if let Some(unasked) = &self.unasked {
                 unasked.look(changed, &found, &judgement.findings);

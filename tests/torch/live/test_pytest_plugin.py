@@ -1,7 +1,6 @@
 """The pytest plugin: whole runs of pytest over small suites, with genuine torch on the fake GPU.
 
 One run has everything that needs a device; the others are of a few tests each, because importing torch takes seconds.
-(Over 400 lines: a third of them is the suite that these tests run.)
 """
 
 from __future__ import annotations
@@ -16,6 +15,8 @@ import tempfile
 from typing import Any
 
 import pytest
+
+from memctl_agent._pytest._runs import Runs
 
 # As in the other live tests: a busy machine takes minutes.
 LIMIT_S = 240
@@ -38,194 +39,7 @@ def pytest_sessionfinish(session):
             json.dump(REPORTS, file)
 """
 
-SUITE = """
-import collections
-import functools
-import unittest
-import pytest
-import torch
-
-MIB = 1 << 20
-KEPT, CACHE = [], {}
-
-def empty(size, device="cuda"):
-    return torch.empty(size, dtype=torch.uint8, device=device)
-
-def remember(size=MIB):
-    KEPT.append(empty(size))
-
-class Holder:
-    tensors = []
-
-@functools.lru_cache(maxsize=None)
-def cached(number):
-    return torch.empty(MIB + number, dtype=torch.uint8, device="cuda")
-
-# -- planted
-
-@pytest.mark.limit_gpu_memory("2 MiB")
-def test_peak_over():
-    first = empty(2 * MIB)
-    second = empty(1)  # over
-    del first
-
-@pytest.mark.limit_gpu_memory(2 * MIB - 1)
-def test_peak_over_in_bytes():
-    empty(2 * MIB)
-
-@pytest.mark.limit_gpu_leaks("64 KiB")
-def test_leak_list():
-    remember()
-
-@pytest.mark.limit_gpu_leaks("64 KiB", warmups=1)
-def test_leak_class():
-    Holder.tensors.append(empty(MIB))
-
-@pytest.mark.limit_gpu_leaks(0)
-@pytest.mark.parametrize("number", [1, 2])
-def test_leak_dict(number):
-    CACHE[number, len(CACHE)] = empty(512)
-
-@pytest.mark.limit_gpu_leaks("64 KiB", warmups=0)
-def test_leak_first_run():
-    cached(3)
-
-@pytest.mark.limit_gpu_leaks(0)
-def test_leak_that_garbage_would_hide():
-    cycle = [empty(4 * MIB)]
-    cycle.append(cycle)
-    remember(512)
-
-@pytest.mark.limit_gpu_memory("1 KiB")
-class TestClosest:
-    def test_of_the_class(self):
-        empty(2048)
-
-    @pytest.mark.limit_gpu_memory("2 KiB")
-    def test_of_the_function(self):
-        empty(2048)
-
-class TestUnit(unittest.TestCase):
-    @pytest.mark.limit_gpu_memory("1 MiB")
-    def test_unit_peak(self):
-        empty(2 * MIB)
-
-    @pytest.mark.limit_gpu_leaks("1 KiB")
-    def test_unit_leak(self):
-        remember()
-
-    @pytest.mark.limit_gpu_leaks("1 KiB")
-    def test_unit_fails(self):
-        raise ValueError("by itself")
-
-    @pytest.mark.limit_gpu_leaks("1 KiB")
-    def test_unit_clean(self):
-        empty(MIB)
-
-@pytest.mark.xfail(strict=True)
-@pytest.mark.limit_gpu_memory("1 MiB")
-def test_expected():
-    empty(2 * MIB)
-
-# -- clean
-
-@pytest.mark.limit_gpu_memory("2 MiB")
-def test_peak_fits():
-    for _ in range(8):
-        empty(2 * MIB)
-
-@pytest.fixture
-def weights():
-    return empty(64 * MIB)
-
-@pytest.mark.limit_gpu_memory("1 MiB")
-@pytest.mark.limit_gpu_leaks("1 KiB")
-def test_fixtures_do_not_count(weights):
-    empty(MIB)
-
-@pytest.mark.limit_gpu_leaks("1 KiB")
-def test_a_cycle_is_no_leak():
-    cycle = [empty(MIB)]
-    cycle.append(cycle)
-
-@pytest.mark.limit_gpu_leaks(0)
-def test_a_bounded_cache_is_no_leak(window=collections.deque(maxlen=1)):
-    window.append(empty(MIB))
-
-@pytest.mark.limit_gpu_leaks(0)
-def test_skips():
-    pytest.skip("no limit is checked")
-
-@pytest.mark.limit_gpu_leaks(0)
-def test_a_cache_that_the_warm_up_fills():
-    cached(1)
-
-@pytest.mark.limit_gpu_leaks("64 KiB")
-@pytest.mark.limit_gpu_memory("256 MiB")
-def test_training():
-    model = torch.nn.Linear(64, 64).cuda()
-    moments = [torch.zeros_like(parameter) for parameter in model.parameters()]
-    for _ in range(3):
-        model.zero_grad()
-        model(torch.randn(8, 64, device="cuda")).sum().backward()
-        with torch.no_grad():
-            for parameter, moment in zip(model.parameters(), moments):
-                parameter -= moment.mul_(0.9).add_(parameter.grad)
-
-# -- torch's own figures
-
-@pytest.mark.limit_gpu_memory("64 MiB")
-def test_own_peaks_stay():
-    torch.cuda.reset_peak_memory_stats()
-    start = torch.cuda.memory_allocated()
-    assert torch.cuda.max_memory_allocated() == start
-    empty(8 * MIB)
-    assert torch.cuda.max_memory_allocated() == start + 8 * MIB
-    torch.cuda.reset_peak_memory_stats()
-    assert torch.cuda.max_memory_allocated() == start
-
-@pytest.mark.limit_gpu_memory("4 MiB")
-def test_a_reset_hides_no_peak():
-    empty(8 * MIB)
-    torch.cuda.reset_peak_memory_stats()
-
-@pytest.mark.limit_gpu_memory("1 MiB")
-def test_own_history():
-    torch.cuda.memory._record_memory_history(max_entries=10)
-    empty(2 * MIB)
-    [*_, last] = torch.cuda.memory._snapshot()["device_traces"][0]
-    assert last["action"] == "free_completed"
-    torch.cuda.memory._record_memory_history(None)
-
-# -- the fixture
-
-def test_fixture(gpu_memory):
-    assert gpu_memory.reason is None and gpu_memory.peak_bytes == 0
-    kept = empty(MIB)
-    empty(2 * MIB)
-    assert gpu_memory.peak_bytes == 3 * MIB and gpu_memory.allocated_bytes == MIB
-    assert gpu_memory.device_peaks == {0: 3 * MIB}
-    [line] = gpu_memory.top_lines()
-    assert (line.bytes, line.blocks, line.function) == (3 * MIB, 2, "empty") and line.file == __file__
-    gpu_memory.reset()
-    assert gpu_memory.peak_bytes == MIB
-    empty(MIB)
-    assert gpu_memory.peak_bytes == 2 * MIB
-    del kept
-    assert gpu_memory.allocated_bytes == 0
-
-# -- beside pytest-memray
-
-@pytest.mark.limit_memory("64 MB")
-@pytest.mark.limit_gpu_memory("1 MiB")
-def test_beside_memray_gpu():
-    empty(2 * MIB)
-
-@pytest.mark.limit_memory("1 MB")
-@pytest.mark.limit_gpu_memory("64 MiB")
-def test_beside_memray_host():
-    bytearray(8 * MIB)
-"""
+SUITE = pathlib.Path(__file__).with_name("pytest_plugin_suite.py").read_text()
 
 FAILED = {
     "test_peak_over": "test_suite.py",
@@ -241,6 +55,10 @@ FAILED = {
     "TestUnit::test_unit_leak": "list `KEPT` of module `test_suite`",
     "TestUnit::test_unit_fails": "by itself",
     "test_a_reset_hides_no_peak": "reached 8.0 MiB (8,388,608 bytes)",
+    "test_runs_fill_a_cache": "reached 8.0 MiB (8,388,608 bytes) in 3 runs",
+    "test_runs_begin_with_scratch": "reached 8.0 MiB (8,388,608 bytes) in 3 runs",
+    "test_runs_add_up": "3.0 MiB in 3 blocks",
+    "test_runs_end_early": "by itself",
     "test_beside_memray_gpu": "reached 2.0 MiB (2,097,152 bytes)",
     "test_beside_memray_host": "Test was limited to 1.0MiB",
 }
@@ -321,15 +139,66 @@ def test_the_line_at_the_peak_is_the_allocations(ran: Ran) -> None:
     assert f"1.0 MiB in 1 block  test_suite.py:{line} in empty" in leak and "after 2 warm-up runs" in leak
 
 
+def rows_of(ran: Ran) -> dict[str, str]:
+    """Peak and retained bytes in the table, by test."""
+    lines = [line.partition("test_suite.py::") for line in ran.out.splitlines() if "iB" in line]
+    return {test.split()[0]: " ".join(figures.split()) for figures, _, test in lines if test}
+
+
+def test_all_runs_of_a_test_count_in_the_table(ran: Ran) -> None:
+    found = {name: figures for name, figures in rows_of(ran).items() if name.startswith("test_runs")}
+    expected = {
+        "test_runs_fill_a_cache": "8.0 MiB 8.0 MiB",
+        "test_runs_begin_with_scratch": "8.0 MiB 0 B",
+        "test_runs_add_up": "3.0 MiB 3.0 MiB",
+        "test_runs_end_early": "3.0 MiB 1.0 MiB",
+        "test_runs_replace_a_block": "2.0 MiB 1.0 MiB",
+        "test_runs_leave_garbage": "1.0 MiB 0 B",
+        "test_runs_begin_at_zero": "3.0 MiB 2.0 MiB",
+    }
+    assert found == {name: figures for name, figures in expected.items() if name in ran.tests}, ran
+
+
 def test_the_table_is_printed_once_and_has_peaks_and_what_was_retained(ran: Ran) -> None:
     assert ran.out.count("memctl: GPU memory") == 1, ran
-    rows = {
-        line.split()[-1]: line.split() for line in ran.out.splitlines() if "test_suite.py::" in line and "iB" in line
-    }
-    assert rows["test_suite.py::test_peak_fits"][:5] == ["2.0", "MiB", "0", "B", "test_suite.py::test_peak_fits"]
-    assert rows["test_suite.py::test_leak_list"][:4] == ["1.0", "MiB", "1.0", "MiB"]
-    assert rows["test_suite.py::test_fixtures_do_not_count"][:4] == ["1.0", "MiB", "0", "B"]
+    rows = rows_of(ran)
+    assert rows["test_peak_fits"] == "2.0 MiB 0 B"
+    assert rows["test_leak_list"] == rows["TestUnit::test_unit_leak"] == "3.0 MiB 3.0 MiB"
+    assert rows["test_fixtures_do_not_count"] == "1.0 MiB 0 B"
     assert "limits not checked: the test records PyTorch's memory history itself (1 test)" in ran.out, ran
+
+
+def event(action: str, address: int, time_us: int = 0, size: int = 512) -> dict[str, Any]:
+    frame = {"filename": "/work/test_a.py", "line": 7, "name": "test_a"}
+    return {"action": action, "addr": address, "size": size, "time_us": time_us, "frames": [frame]}
+
+
+def reading(*traces: list[dict[str, Any]], allocated: tuple[int, ...] = ()) -> dict[str, Any]:
+    """A reading of the history. Blocks of 512 bytes are allocated at these addresses of device 0."""
+    blocks = {address: [{"state": "active_allocated", "size": 512}] for address in allocated}
+    segments = [{"device": 0, "address": address, "blocks": one} for address, one in blocks.items()]
+    return {"device_traces": list(traces), "segments": segments}
+
+
+def test_a_block_whose_free_was_missed_between_two_runs_does_not_count() -> None:
+    runs = Runs()
+    runs.next(reading([event("alloc", 1024), event("alloc", 2048), event("alloc", 4096), event("alloc", 8192)]))
+    # 1024 is still there, the run frees 2048; 4096 is not there, and 8192 is another block than before.
+    events = [event("free_requested", 2048), event("alloc", 8192, size=1024)]
+    used = runs.usage(reading(events, allocated=(1024, 8192)))
+    assert (used.peak, used.allocated, sorted(used.live)) == (2048, 1536, [(0, 1024), (0, 8192)])
+    # Afterwards, what the run found is freed, and others allocate.
+    events += [event("free_requested", 1024), event("alloc", 1024), event("alloc", 16384)]
+    left = runs.left(reading(events, allocated=(1024, 8192, 16384)), [2])
+    assert left.live == {(0, 8192): (1024, ("/work/test_a.py", 7, "test_a"))}
+
+
+def test_the_runs_of_two_devices_have_the_peak_of_their_sum() -> None:
+    runs = Runs()
+    runs.next(reading([event("alloc", 1024, 1)], [event("alloc", 4096, 2), event("free_requested", 4096, 3)]))
+    used = runs.usage(reading([event("free_requested", 1024, 4)], [event("alloc", 4096, 5, 1024)]))
+    assert (used.peak, used.peaks, used.allocated) == (1024, {0: 512, 1: 1024}, 1024)
+    assert sum(line.bytes_ for line in used.at_peak) == 1024
 
 
 TWO = """

@@ -21,7 +21,7 @@ BLOCKS_MAX = 256
 # The parts of this package. Each part comes after the parts that it imports.
 _PARTS = (
     *("reading", "memory", "tensors", "frames", "code_bound", "facts", "roots", "outputs", "words", "grouping"),
-    *("answer", "loose", "graph", "cycles", "cpp", "slice", "heap"),
+    *("answer", "loose", "node", "trail", "graph", "cycles", "cpp", "slice", "heap"),
 )
 
 

@@ -4,7 +4,7 @@ Guarantees: no hook of the program runs. If torch exposes saved tensors (`SavedT
 Otherwise this module recognises whether a saved tensor has pack and unpack hooks (activation checkpointing,
 offloading), and reads it only if it has none. If hooks cannot be recognised, no saved tensor is read. The walk within
 one slice is bounded in nodes and in time. It keeps no Python object of a node alive. It visits the oldest nodes first,
-because requests are about the oldest blocks. The next slice skips finished nodes.
+because requests are about the oldest blocks. The next slice continues where this one stopped (`_trail`).
 Does not make torch recompute its view tracking (for a view whose base was changed in place). Does not read saved
 tensors that were changed in place after they were saved.
 """
@@ -14,18 +14,20 @@ from __future__ import annotations
 import _thread
 import gc
 import heapq
-import types
 from collections.abc import Callable
-from typing import Any, ClassVar, Optional
+from typing import Any, Optional
 
 from memctl_agent._holders import _reading
 from memctl_agent._holders._memory import Memory
+from memctl_agent._holders._node import Reader
 from memctl_agent._holders._tensors import Tensors
+from memctl_agent._holders._trail import Key, Trail
 
 NODES_MAX = 50_000
+# Number of edges that are followed between two checks of the clock.
+EDGES_BETWEEN_LOOKS = 64
 # Number of words of the C++ object `SavedVariable` that are read.
 _SAVED_WORDS = 10
-_RAW = "_raw_saved_"
 # Time limit in seconds for the thread that finds which word shows hooks.
 _WAIT_S = 0.02
 # Maximum number of objects that are visited below the object of a function written in Python or below the result of a
@@ -94,34 +96,6 @@ def saved_words(saved: Any, memory: Memory) -> tuple[int, ...]:
     return memory.words(pointer[0], _SAVED_WORDS) if pointer else ()
 
 
-class Reader:
-    """Reads nodes of one type. It has functions that return a node's next nodes and its number. For each attribute with
-    saved tensors it has two functions: one returns the saved tensors unread, and one unpacks them."""
-
-    static: ClassVar[dict[int, Reader]] = {}
-
-    def __init__(self, cls: type, function: type) -> None:
-        self.name = _reading.type_name(cls)
-        self.is_gathering = self.name == "AccumulateGrad"
-        # The node belongs to a function written in Python. Its object may keep more than the saved tensors.
-        self.is_function = _reading.derives(cls, function)
-        self.following: Any = None
-        self.made: Any = None
-        self.pairs: list[tuple[Any, Any]] = []
-        for base in _reading.bases(cls):
-            names = _reading.table(base)
-            if self.following is None:
-                self.following = _getter(names.get("next_functions"))
-            if self.made is None and type(names.get("_sequence_nr")) is types.MethodDescriptorType:
-                self.made = names["_sequence_nr"]
-            for name, raw in names.items():
-                # `_raw_saved_tensors` of a function written in Python belongs to `saved_tensors`.
-                if type(name) is str and name.startswith(_RAW) and type(raw) is types.GetSetDescriptorType:
-                    unpacked = _getter(names.get(name[4:]) or names.get(name[5:]))
-                    if unpacked is not None:
-                        self.pairs.append((raw.__get__, unpacked))
-
-
 class Graph:
     """Walks the graphs of some tensors, and finds which tensor leads to which block."""
 
@@ -131,13 +105,12 @@ class Graph:
         tensors: Tensors,
         memory: Memory,
         is_left: Callable[[], bool],
-        done: Optional[set[tuple[int, int]]] = None,
+        trail: Optional[Trail] = None,
     ) -> None:
         self._tensors, self._memory, self._is_left = tensors, memory, is_left
-        # Nodes below which nothing is left to visit, and for each node the nodes below it. A node is identified by the
-        # number of its creation and its type.
-        self._done: set[tuple[int, int]] = set() if done is None else done
-        self._behind: dict[tuple[int, int], list[tuple[int, int]]] = {}
+        # Where earlier slices stopped; and the nodes at its places that this slice knows.
+        self._trail = Trail() if trail is None else trail
+        self._at: dict[int, Any] = {}
         base = torch._C.TensorBase
         self._grad_fn = _reading.table(base)["grad_fn"].__get__
         self._grad = _reading.table(base)["grad"].__get__
@@ -163,6 +136,8 @@ class Graph:
         self.graphed: set[int] = set()
         # The number of tensors whose graphs were walked, and whether the walk of the last graph was stopped early.
         self.walked = 0
+        # The number of edges that were followed to where an earlier slice stopped.
+        self.followed = 0
         self.is_cut = False
 
     @property
@@ -205,6 +180,7 @@ class Graph:
     def close(self) -> None:
         """Releases all nodes."""
         self._nodes.clear()
+        self._at.clear()
         self._leaves.clear()
         self._readers.clear()
 
@@ -244,52 +220,59 @@ class Graph:
             return None
 
     def _from(self, top: Any, number: int, missing: set[int]) -> None:
-        waiting = [(self._made(top), 0, top)]
-        pushed = 0
-        while waiting and missing and self._is_left() and len(self._owner) <= NODES_MAX:
-            made, _, node = heapq.heappop(waiting)
-            key = made, id(type(node))
+        trail, is_lost = self._trail, False
+        self._at = {trail.begin(self._key(top)): top}
+        while trail.waiting and missing and self._is_left() and len(self._owner) <= NODES_MAX:
+            made, place = trail.waiting[0]
+            node = self._reach(place)
+            if node is None:
+                is_lost = not trail.waiting
+                break
+            heapq.heappop(trail.waiting)
             if id(node) in self._owner:
                 continue
             self._owner[id(node)] = number
             self._nodes[id(node)] = node
-            if key in self._done:
+            if (made, id(type(node))) in trail.done:
                 continue
             self._saved(node, number, missing)
-            behind = self._behind[key] = []
-            for other in self._next(node, number, missing):
-                made = self._made(other)
-                behind.append((made, id(type(other))))
-                if id(other) not in self._owner:
-                    pushed += 1
-                    heapq.heappush(waiting, (made, pushed, other))
-        self.is_cut = bool(waiting and missing)
+            for edge, other in self._next(node, number, missing):
+                trail.push(self._key(other), place, edge)
+        self.is_cut = bool(missing) and (is_lost or bool(trail.waiting) or not trail.end())
 
-    def _made(self, node: Any) -> int:
-        """A number that is larger for nodes that were created later."""
+    def _reach(self, place: int) -> Any:
+        """The node at a place; `None` if there is no time to follow the edges that lead to it. If they lead elsewhere
+        now, the walk will begin again."""
+        way = self._trail.way(place, self._at)
+        node = self._at[way[0]] if way else None
+        for count, below in enumerate(way[1:], 1):
+            if count % EDGES_BETWEEN_LOOKS == 0 and not self._is_left():
+                return None
+            edges, edge = self._reader(node).following(node), self._trail.edge[below]
+            node = edges[edge][0] if edge < len(edges) else None
+            if node is None:
+                break
+            self._at[below] = node
+            self.followed += 1
+        if node is None:
+            self._trail.clear()
+        return node
+
+    def _key(self, node: Any) -> Key:
+        """Identifies a node between slices. The first number is larger for nodes that were created later."""
         number = self._reader(node).made
-        return number(node) if number is not None else 0
+        return (number(node) if number is not None else 0), id(type(node))
 
-    def note_done(self) -> bool:
-        """Records the nodes below which everything was walked. Returns whether there are more such nodes than
-        before."""
-        before = len(self._done)
-        # A node is created after the nodes below it, so the nodes are checked in the order of their creation.
-        for key in sorted(self._behind):
-            if key[0] and self._done.issuperset(self._behind[key]):
-                self._done.add(key)
-        return len(self._done) > before
-
-    def _next(self, node: Any, number: int, missing: set[int]) -> list[Any]:
-        """The nodes below a node. Nodes that accumulate gradients are not among them, because all graphs of a model
-        share these nodes."""
+    def _next(self, node: Any, number: int, missing: set[int]) -> list[tuple[int, Any]]:
+        """The nodes below a node, each with the index of its edge. Nodes that accumulate gradients are not among them,
+        because all graphs of a model share these nodes."""
         reader = self._reader(node).following
         following = []
-        for other, _ in reader(node) if reader is not None else ():
+        for edge, (other, _) in enumerate(reader(node) if reader is not None else ()):
             if other is None:
                 continue
             if not self._reader(other).is_gathering:
-                following.append(other)
+                following.append((edge, other))
             elif id(other) not in self._leaves:
                 self._leaves[id(other)] = other
                 self._leaf(other, number, missing)
@@ -400,7 +383,3 @@ class Graph:
                 # The type was defined in C++ and is never freed.
                 Reader.static[id(cls)] = known
         return known
-
-
-def _getter(descriptor: Any) -> Any:
-    return descriptor.__get__ if type(descriptor) is types.GetSetDescriptorType else None

@@ -43,6 +43,7 @@ from memctl_agent._holders._heap import InHeap
 from memctl_agent._holders._memory import Memory
 from memctl_agent._holders._roots import BESIDE, INSTALLED, OWN, Root, Roots
 from memctl_agent._holders._slice import Slice
+from memctl_agent._holders._trail import Trail
 
 # Duration of a slice.
 SLICE_MS = 2.0
@@ -52,6 +53,8 @@ STARTS_AT_ONCE = 64
 GRAPHS_SHARE_MAX = 0.85
 # Additional time of a slice for a graph that is too long for one slice.
 LONG_GRAPH_MS = 5.0
+# If a slice follows this many edges for each node that it visits, the way back to the nodes takes a large part of it.
+WAY_SHARE = 2
 # Number of a module's variables with tensors that are described one by one.
 VARIABLES_TOLD_MAX = 8
 # The walk of a graph ends after this many slices without progress.
@@ -136,8 +139,8 @@ class Search:
         self._stuck = 0
         # How a tensor is held whose graph holds blocks, as it was when the blocks were found.
         self._noted: dict[int, dict[str, Any]] = {}
-        # Graph nodes that are finished, and the additional time of the next slice for one graph.
-        self._done_nodes: set[tuple[int, int]] = set()
+        # Where the walk of graphs stopped, and the additional time of the next slice for one graph.
+        self._trail = Trail()
         self._graph_ms = 0.0
         self._in_heap = InHeap(native, self._blocks, self._missing, self._adopt)
         self._grouping: Optional[Grouping] = None
@@ -183,7 +186,7 @@ class Search:
         self._seen_generators, self._are_generators_seen = [], False
         self._roots = Roots(self._frames)
         self._staged, self._waiting, self._in_graph, self._noted = {}, {}, {}, {}
-        self._done_nodes.clear()
+        self._trail = Trail()
         self._starts_seen = self._installed_at = 0
         self._are_starts_lost = False
         self._stages = self._all_stages()
@@ -446,11 +449,13 @@ class Search:
         self._put_replaced(now, numbers, paths)
         tensors = [None if path is None else path[-1] for path in paths]
         # The tensor whose graph was being walked no longer exists.
-        self._is_graph_cut = self._is_graph_cut or (self._is_resumed and tensors[0] is None)
+        if self._is_resumed and tensors[0] is None:
+            self._is_graph_cut = True
+            self._trail.clear()
         memory, more_ms = Memory(), self._graph_ms
         self._graph_ms = 0.0
         is_left = functools.partial(now.is_left_for_graph, more_ms)
-        graph = Graph(now.torch, now.tensors, memory, is_left, self._done_nodes)
+        graph = Graph(now.torch, now.tensors, memory, is_left, self._trail)
         try:
             graph.walk(tensors, missing)
             self._do_graphs_lead_on = bool(graph.found)
@@ -466,12 +471,12 @@ class Search:
             if not was_none and not graph.is_cut:
                 self._stuck = 0
             if graph.is_cut or was_none:
-                leads_on = graph.note_done()
+                leads_on = graph.nodes > 0
                 # On a busy machine, other threads may have used the slice.
                 had_time = 2 * (time.thread_time_ns() - worked) > time.perf_counter_ns() - began
                 self._stuck = 0 if leads_on or graph.walked > 1 or not had_time else self._stuck + 1
                 goes_on = self._stuck < STUCK_MAX
-                if more_ms or was_none or (graph.walked == 1 and not leads_on):
+                if more_ms or was_none or (graph.walked == 1 and graph.followed >= WAY_SHARE * graph.nodes):
                     self._graph_ms = LONG_GRAPH_MS
                 self._is_graph_cut = self._is_graph_cut or not goes_on
             self._is_resumed = goes_on

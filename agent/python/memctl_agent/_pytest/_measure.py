@@ -1,7 +1,8 @@
 """The hooks around a test that is measured: its limits, its row in the table, and the fixture `gpu_memory`.
 
-Measured is the test's call: its body and, for `unittest`, also `setUp` and `tearDown`; not the fixtures. What the call
-allocated and what is still there when the fixtures are torn down is `retained`.
+Measured is the test's call: its body and, for `unittest`, also `setUp` and `tearDown`; not the fixtures. All runs of
+the body count, also those before the run that `limit_gpu_leaks` compares. What they allocated and what is still there
+when the fixtures are torn down is `retained`.
 Guarantees: a test's own outcome stays; limits are checked only if it passed. A test that cannot be measured runs as
 ever, and the summary has the reason.
 """
@@ -17,6 +18,7 @@ import pytest  # pyright: ignore[reportMissingImports]
 from memctl_agent._pytest import _leaks, _limits
 from memctl_agent._pytest._limits import Limits
 from memctl_agent._pytest._rows import Row, Rows
+from memctl_agent._pytest._runs import Runs
 from memctl_agent._usage import _trace
 from memctl_agent._usage._amounts import exactly, human
 from memctl_agent._usage._history import History
@@ -42,7 +44,8 @@ class Measured:
             "has_limits": limits.are_any,
             "has_failed": False,
         }
-        # How many events the call had, by device.
+        self.runs = Runs()
+        # How many events the last run had, by device.
         self.until: list[int] = []
 
 
@@ -95,23 +98,32 @@ class Measurer:
             return []
 
     def _warmed_up(self, test: Measured) -> _leaks.Blocks:
-        """Runs the test's body before it is measured, and returns the blocks that are there then."""
+        """Runs the test's body before the run that is compared, and returns the blocks that are there then."""
         if test.limits.leaks is None or self.history.why_nothing():
             return {}
-        for _ in range(test.limits.warmups):
-            self.history.restart()
+        for number in range(test.limits.warmups):
+            if number:
+                self._next_run(test)
             test.item.runtest()
             if _kept(test.item):
                 # pytest reports the kept exception, whichever is raised; the body must not run once more.
                 raise _kept(test.item)[0].value
-        # Garbage of former runs would hide growth if it were collected during the run that is compared.
+        return self._next_run(test)
+
+    def _next_run(self, test: Measured) -> _leaks.Blocks:
+        """Begins the next run of the test's body, and returns the blocks that are there then."""
+        # Garbage of former runs would count in the peak, and would hide growth if it were collected during the run
+        # that is compared.
         gc.collect()
+        blocks: _leaks.Blocks = {}
         try:
             found = self.history.read()
-            blocks = {} if found is None else _trace.blocks_of(found["segments"])
+            if found is not None:
+                test.runs.next(found)
+                blocks = _trace.blocks_of(found["segments"])
             self.history.restart()
         except Exception as fault:
-            self.history.reason, blocks = _own_fault(fault), {}
+            self.history.reason = _own_fault(fault)
         return blocks
 
     def _used(self, test: Measured) -> Optional[_trace.Usage]:
@@ -128,9 +140,9 @@ class Measurer:
         if found is None and test.row["reason"]:
             return None
         # (Without events, CUDA is still not in use.)
-        traces = found["device_traces"] if found else []
-        used = _trace.usage(traces)
-        test.until = _trace.counts(traces)
+        found = found or {"device_traces": [], "segments": []}
+        used = test.runs.usage(found)
+        test.until = _trace.counts(found["device_traces"])
         test.row["peak"], test.row["peaks"] = used.peak, {str(device): peak for device, peak in used.peaks.items()}
         test.row["lines"] = self._texts(used.at_peak)
         if not used.allocated:
@@ -145,9 +157,10 @@ class Measurer:
         limit = test.limits.memory
         if limit is None or used.peak <= limit:
             return []
+        runs = 1 if test.limits.leaks is None else test.limits.warmups + 1
         texts = [
-            f"memctl: the test's own GPU memory reached {exactly(used.peak)}, which exceeds the limit of "
-            f"{exactly(limit)}. Live at the peak:"
+            f"memctl: the test's own GPU memory reached {exactly(used.peak)}{f' in {runs} runs' * (runs > 1)}, which "
+            f"exceeds the limit of {exactly(limit)}. Live at the peak:"
         ]
         for line in used.at_peak[:LINES_MAX]:
             blocks = f" in {line.blocks} block{'s' * (line.blocks != 1)}"
@@ -195,7 +208,7 @@ class Measurer:
             # (Reading takes time, and what is freed cannot come back.)
             found = self.history.read() if test.row["retained"] is None else None
             if found is not None:
-                left = _trace.usage(found["device_traces"], until=test.until)
+                left = test.runs.left(found, test.until)
                 test.row["retained"] = left.allocated
                 test.row["retained_lines"] = self._texts(_trace.lines_of(left.live.values()))
         except Exception as fault:

@@ -143,7 +143,10 @@ fn open(inputs: &VerdictInputs<'_>, course: &Course, finding: Option<&Finding>) 
         None if finding.is_none() => "what holds it is not known".to_owned(),
         None if answers().any(|found| found.complete) => "no Python object was found that holds most of it".to_owned(),
         None if answers().next().is_some() => {
-            "the search for what holds it ended before it had seen everything".to_owned()
+            let traced = finding.and_then(Finding::traced_graph).map_or_else(String::new, |(graph, found)| {
+                format!(", and traced {} of {} blocks to {}", graph.blocks, found.asked_blocks, graph.subject)
+            });
+            format!("the search for what holds it ended before it had seen everything{traced}")
         }
         None if asked().next().is_some() => "the process was asked what holds it and could not say".to_owned(),
         None if !inputs.holders_allowed => {
@@ -228,15 +231,18 @@ pub(in crate::judge) fn levelled_off(inputs: &VerdictInputs<'_>, shown: &Shown<'
     )
 }
 
-/// `Nothing wrong was found: live memory was flat over the last 14 of 40 steps.` If it was not flat: `went up and down
-/// between 219 MiB and 518 MiB`.
+/// `Nothing wrong was found: live memory was flat within 2.00 KiB over the last 14 of 40 steps.` If it was not flat:
+/// `went up and down between 219 MiB and 518 MiB`.
 pub(in crate::judge) fn steady(
     inputs: &VerdictInputs<'_>,
     swing_bytes: Option<(u64, u64)>,
     peaks: Option<RisenPeaks>,
 ) -> String {
     let how = swing_bytes.map_or_else(
-        || "was flat".to_owned(),
+        || match inputs.courses.devices.iter().map(|room| room.flat_within_bytes).max() {
+            None | Some(0) => "was flat".to_owned(),
+            Some(bytes) => format!("was flat within {}", HumanBytes::of(bytes)),
+        },
         |(lowest, highest)| {
             format!("went up and down between {} and {}", HumanBytes::of(lowest), HumanBytes::of(highest))
         },
