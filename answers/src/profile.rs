@@ -18,8 +18,8 @@ use crate::ledger::ClassShare;
 use crate::report::{Rank, Report};
 use crate::{Frame, SCHEMA, state_by_name};
 
-use known_finding::place;
 pub(crate) use known_finding::compared_holders;
+use known_finding::place;
 pub use known_finding::{KnownFinding, KnownHolder};
 
 /// The memory of one run; see the module.

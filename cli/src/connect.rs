@@ -25,7 +25,6 @@ use crate::hosting::service::Service;
 use crate::hosting::{
     self, Asking, Beside, Credentials, Daemon, DaemonAddress, Embedded, ReachError, data_dirs, reach,
 };
-use crate::job_folder::JobFolder;
 use crate::render::text::safe;
 use crate::service;
 
@@ -37,8 +36,6 @@ const FIRST_ANSWER_MAX: Duration = Duration::from_secs(10);
 const FIRST_TRIES: u32 = 3;
 /// This user's own daemon is on this machine.
 const OWN_TIMEOUT: Duration = Duration::from_secs(5);
-/// One of the addresses under which a job's daemon may be reached.
-const ADDRESS_TIMEOUT: Duration = Duration::from_secs(3);
 /// A response about a job of billions of events may take many seconds; a daemon that hangs must not hang its clients.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
 /// Detects dead idle connections.
@@ -164,46 +161,6 @@ pub async fn connect(global: &Global, missing: WhenMissing) -> Result<Connection
         )));
     }
     open_local(&dir, String::new(), global, missing).await
-}
-
-/// The flags that lead to the daemon of a job on several nodes, under the first of its addresses that answers. `None` if
-/// it does not run.
-pub async fn job_daemon(folder: &JobFolder, global: &Global) -> Option<Global> {
-    let file = Some(folder.certificate());
-    for url in folder.addresses()?.urls {
-        let global = Global {
-            daemon: Some(url),
-            tls_ca: file.clone(),
-            tls_cert: file.clone(),
-            tls_key: file.clone(),
-            // A token in the environment belongs to another daemon.
-            callers: Some(Credentials::default()),
-            ..global.clone()
-        };
-        let address = global.daemon_address()?;
-        let limits = |endpoint: Endpoint| endpoint.connect_timeout(ADDRESS_TIMEOUT).timeout(ADDRESS_TIMEOUT);
-        let asked = async {
-            let channel = address.connect(limits).await.ok()?;
-            QueryClient::new(channel).get_status(StatusRequest {}).await.ok()
-        };
-        if tokio::time::timeout(ADDRESS_TIMEOUT, asked).await.ok().flatten().is_some() {
-            return Some(global);
-        }
-    }
-    None
-}
-
-/// Where a job of several nodes is found that the default store does not have: its daemon, otherwise its store. `None`
-/// if there is no such job, or if a daemon or a folder was named.
-pub async fn of_several_nodes(job: &str, global: &Global) -> Option<Global> {
-    if global.daemon().is_some() || global.data_dir.is_some() {
-        return None;
-    }
-    let folder = JobFolder::all().into_iter().find(|folder| folder.is(job))?;
-    let running = job_daemon(&folder, global).await;
-    // The next launch may host its daemon on another node, so no service keeps the store open.
-    let stored = || Global { data_dir: Some(folder.path().to_owned()), in_process: true, ..global.clone() };
-    Some(running.unwrap_or_else(stored))
 }
 
 /// Whether a store's folder exists. A folder that this user may not see is an error, not a missing one.

@@ -31,6 +31,7 @@ mod connect;
 mod exit;
 mod export;
 mod hosting;
+mod job_daemon;
 mod job_folder;
 mod logs;
 mod output;

@@ -44,7 +44,8 @@ ENGINE = (
 )
 # During a slice, no other thread gets the interpreter's lock unless the slice lasts longer than this.
 ALONE_S = 1.0
-# How long the main thread may take to begin a slice. If it is at the same instruction for so long, it waits.
+# How long the main thread may take to begin a slice. If it is at the same instruction for so long, it waits. It still
+# waits there until it runs the call that it was asked to run.
 MAIN_S = 1.0
 # FUTEX_WAIT, and the value of the word while there is no request.
 _WAIT, _IDLE = 0, 0
@@ -64,8 +65,9 @@ class Asked:
         self._search: Any = None
         self._number = 0
         self._next = 0.0
-        # Whether the main thread is to run a slice.
+        # Whether the main thread is to run a slice, and the instruction at which it waits instead.
         self._is_due = False
+        self._waits_at: Optional[tuple[int, int]] = None
         self._native: Any = None
         # Number of sessions so far. A thread belongs to one session.
         self._turn = 0
@@ -148,19 +150,24 @@ class Asked:
 
     def _slice_in_main(self) -> None:
         """Has the main thread run a slice between two of its instructions. If it does not come to it because it waits,
-        this thread runs the slice."""
-        place, self._is_due = _place_of_main(), True
+        this thread runs the slice, and the next ones during the same wait."""
+        place = _place_of_main()
+        if self._waits_at is not None and self._waits_at == place:
+            self._slice()
+            return
+        self._waits_at, self._is_due = None, True
         _due[:] = [self]
         ctypes.pythonapi.Py_AddPendingCall(_PENDING, None)
         end = time.monotonic() + MAIN_S
         while self._is_due and time.monotonic() < end:
             time.sleep(REST_MS_MIN / 1e3)
         if self._is_due and place is not None and place == _place_of_main():
-            self._is_due = False
+            self._is_due, self._waits_at = False, place
             self._slice()
 
     def in_main(self) -> None:
-        """Runs a slice on the main thread, if one is due."""
+        """Runs a slice on the main thread, if one is due. The main thread does not wait any more."""
+        self._waits_at = None
         if self._is_due:
             self._is_due = False
             if time.monotonic() >= self._next:

@@ -182,7 +182,7 @@ impl CauseOfDeath {
     #[must_use]
     pub fn words(&self) -> String {
         match self {
-            Self::Silent => "without notice: it was not heard from again".to_owned(),
+            Self::Silent => "without notice".to_owned(),
             Self::Unseen => "without reporting its end".to_owned(),
             Self::Signal { number, oom_killer: true } => {
                 format!("by {}, probably the kernel's out-of-memory killer", signal(*number))

@@ -191,14 +191,20 @@ fn died(first: &Dead<'_>, incident: &Incident<'_>, seen: &Known, unharmed: Other
         incident.own.iter().partition(|dead| dead.cause.key() == key);
     let (alike, known) = (numbers(same.iter().copied()), seen.processes);
     let who = opening(&ranks(&alike, known));
-    let nodes = seen.lost_hosts(&same).filter(|_| first.cause == CauseOfDeath::Silent);
+    let is_silent = first.cause == CauseOfDeath::Silent;
+    let nodes = seen.lost_hosts(&same).filter(|_| is_silent);
     let at = at(first.death);
     let words = first.cause.words();
     let took_along = !incident.after.is_empty() || !others.is_empty();
     let mut title = match (&nodes, alike.len(), took_along) {
         (Some(nodes), ..) => lost(nodes, &ranks(&alike, known), &at),
+        (None, 1, true) if is_silent => format!("{who} died first, without notice{at}: it sent nothing more"),
         (None, 1, true) => format!("{who} died first, {words},{at}"),
         _ => match first.cause {
+            CauseOfDeath::Silent if alike.len() > 1 => {
+                format!("{who} ended without notice{at}: they sent nothing more")
+            }
+            CauseOfDeath::Silent => format!("{who} ended without notice{at}: it sent nothing more"),
             CauseOfDeath::Exception { .. } => format!("{who} failed {}{at}", words.replacen("by", "with", 1)),
             _ => format!("{who} ended {words}{at}"),
         },

@@ -164,6 +164,9 @@ fn a_node_that_is_lost_is_one_finding_about_the_node() {
     );
     let part = &titles(&silent(4..7), 16, RUNNING)[0];
     assert!(part.starts_with("Ranks 4-6 ended without notice"), "a rank of the node is left: {part}");
-    let all = &titles(&silent(0..4), 4, Others::None)[0];
-    assert!(all.starts_with("All ranks ended without notice") || all.starts_with("Ranks 0-3 ended"), "{all}");
+    // The last data of two processes says nothing about which ended first.
+    assert_eq!(
+        titles(&silent(0..4), 4, Others::None),
+        ["All 4 ranks ended without notice at step 66 (epoch 1): they sent nothing more"]
+    );
 }

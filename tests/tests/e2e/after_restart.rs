@@ -7,6 +7,7 @@ use memctl_tests::http::get;
 use memctl_tests::jobs::{Training, record, session, train};
 use memctl_tests::streaming::until;
 use memctl_tests::{memctl, run_json};
+use sqlx::{Connection as _, SqliteConnection};
 
 fn daemon(store: &Path, flags: &[&str]) -> (DaemonProcess, String) {
     let http = format!("127.0.0.1:{}", free_port());
@@ -85,5 +86,27 @@ fn the_alerts_of_a_job_that_retention_removes_resolve_and_the_audit_log_names_it
     let entry = entries.iter().find(|entry| entry["action"] == "Retention").expect("an entry");
     assert_eq!((&entry["subject"], &entry["tenant"]), (&"vit#1".into(), &"default".into()), "{entry:#}");
     until("its series end", || !scrape(&http).contains("job=\"vit\""));
+    assert_eq!(second.terminate(), 0);
+}
+
+/// A process that sent nothing for minutes may have outlived the former daemon. Until it had time to reach this one, the
+/// job is neither lost nor in order.
+#[tokio::test]
+async fn a_silent_job_is_open_until_its_processes_had_time_to_come_back() {
+    let store = tempfile::tempdir().unwrap();
+    let (first, _) = daemon(store.path(), &[]);
+    record(&first.url, session("vit", 0), |agent| train(agent, Training::default()));
+    assert_eq!(first.terminate(), 0);
+    let url = format!("sqlite:{}", store.path().join("memctl.db").display());
+    let mut connection = SqliteConnection::connect(&url).await.unwrap();
+    let silent = "UPDATE session SET last_word = NULL, heard_ns = heard_ns - 120000000000";
+    assert_eq!(sqlx::query(silent).execute(&mut connection).await.unwrap().rows_affected(), 1);
+    connection.close().await.unwrap();
+    let (second, _) = daemon(store.path(), &[]);
+    let report = run_json(memctl().args(["query", "vit", "-o", "json", "--daemon", &second.url]));
+    assert_eq!(report["job"]["state"], "lost", "{report:#}");
+    assert_eq!(report["verdict"]["kind"], "not_enough_data", "{:#}", report["verdict"]);
+    let sentence = report["verdict"]["sentence"].as_str().unwrap();
+    assert!(sentence.contains("the daemon has just started"), "{sentence}");
     assert_eq!(second.terminate(), 0);
 }

@@ -210,6 +210,51 @@ def test_slices_are_looked_for_at_the_ends_of_steps_alone(monkeypatch: pytest.Mo
     assert ends == [native.marks.index(STEP_END) + 1]
 
 
+WAITING = """
+import threading, time
+from memctl_agent import _asked
+
+
+class Waiting(_asked.Asked):
+    def _slice(self):
+        ran.append((time.monotonic(), threading.current_thread() is threading.main_thread()))
+
+
+ran = []
+asked = Waiting(lambda: False)
+
+
+def slices():
+    time.sleep(0.5)
+    for _ in range(20):
+        asked._slice_in_main()
+
+
+thread = threading.Thread(target=slices)
+thread.start()
+time.sleep(6)
+assert len(ran) == 20 and not any(is_main for _, is_main in ran), ran
+assert ran[-1][0] - ran[0][0] < 2, ran
+# The main thread runs again, so the next slice is its own.
+thread = threading.Thread(target=asked._slice_in_main)
+thread.start()
+while thread.is_alive():
+    pass
+assert ran[-1][1], ran
+"""
+
+
+def test_while_the_main_thread_waits_only_the_first_slice_waits_for_it() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WAITING],
+        env=os.environ | {"PYTHONPATH": str(Path(memctl_agent.__file__).parents[1])},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done
+
+
 SIGNALLED = """
 import ctypes, os, signal, threading, time
 from memctl_agent import _asked

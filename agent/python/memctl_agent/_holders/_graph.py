@@ -267,8 +267,9 @@ class Graph:
         """The nodes below a node, each with the index of its edge. Nodes that accumulate gradients are not among them,
         because all graphs of a model share these nodes."""
         reader = self._reader(node).following
+        edges: Any = () if reader is None else reader(node)
         following = []
-        for edge, (other, _) in enumerate(reader(node) if reader is not None else ()):
+        for edge, (other, _) in enumerate(edges):
             if other is None:
                 continue
             if not self._reader(other).is_gathering:
