@@ -94,11 +94,16 @@ impl Cluster {
 
     /// Processes that are the daemon of the job.
     fn daemons(&self) -> Vec<i32> {
-        let wanted = self.job_folder().display().to_string();
+        self.services(&self.job_folder())
+    }
+
+    /// Services of data folders below a folder.
+    fn services(&self, folder: &Path) -> Vec<i32> {
+        let wanted = folder.display().to_string();
         let processes = std::fs::read_dir("/proc").unwrap().flatten();
         let is_daemon = |pid: &i32| {
             let words = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-            words.split('\0').any(|word| word == "service") && words.split('\0').any(|word| word == wanted)
+            words.split('\0').any(|word| word == "service") && words.split('\0').any(|word| word.starts_with(&wanted))
         };
         processes.filter_map(|entry| entry.file_name().to_string_lossy().parse().ok()).filter(is_daemon).collect()
     }
@@ -118,11 +123,13 @@ impl Cluster {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        for pid in self.daemons() {
+        // Trainers of a test that failed wait for it.
+        self.order("go");
+        for pid in self.services(self.path()) {
             let _ = Command::new("kill").arg(pid.to_string()).status();
         }
         let end = Instant::now() + PATIENCE;
-        while !self.daemons().is_empty() && Instant::now() < end {
+        while !self.services(self.path()).is_empty() && Instant::now() < end {
             std::thread::sleep(Duration::from_millis(10));
         }
     }
