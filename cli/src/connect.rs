@@ -25,6 +25,7 @@ use crate::hosting::service::Service;
 use crate::hosting::{
     self, Asking, Beside, Credentials, Daemon, DaemonAddress, Embedded, ReachError, data_dirs, reach,
 };
+use crate::job_folder::JobFolder;
 use crate::render::text::safe;
 use crate::service;
 
@@ -332,6 +333,7 @@ async fn open_store(
     })?;
     let beside = match missing {
         WhenMissing::Make => Beside::Refuse,
+        WhenMissing::Refuse if JobFolder::at(dir).is_some() => Beside::ReadOnly,
         // Requests can be answered while another process writes.
         WhenMissing::Refuse => Beside::Read,
     };

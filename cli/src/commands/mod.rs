@@ -41,7 +41,7 @@ use crate::args::{self, Cli, Command, Global, LocalService};
 use crate::connect::default_data_dir;
 use crate::exit::{Failure, Outcome};
 use crate::hosting::stores::Place;
-use crate::job_daemon::of_several_nodes;
+use crate::job_lookup::of_several_nodes;
 use crate::render::screen::Screen;
 
 /// Runs a command and writes its output to `out`. The exit code is 0, or that of the program that `memctl run` ran.

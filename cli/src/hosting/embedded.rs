@@ -43,6 +43,8 @@ impl Embedded {
 pub enum Beside {
     /// Read it.
     Read,
+    /// Read it, also if no process writes it now: its writer may come from another host.
+    ReadOnly,
     /// Fail.
     Refuse,
 }
@@ -54,7 +56,11 @@ pub enum Beside {
 pub async fn embedded(data_dir: &Path, beside: Beside) -> Result<Embedded, Failure> {
     let holder = format!("another memctl (pid {})", std::process::id());
     let address = config::in_folder(data_dir);
-    let opened = match entry::open(&address, &holder).await {
+    let opened = match beside {
+        Beside::ReadOnly => entry::open_read_only(&address).await,
+        Beside::Read | Beside::Refuse => entry::open(&address, &holder).await,
+    };
+    let opened = match opened {
         // A store that cannot be written can still be read.
         Err(StoreError::ReadOnly { .. }) if beside == Beside::Read => entry::open_read_only(&address).await,
         Err(StoreError::InUse { .. }) if beside == Beside::Read => entry::open_read_only(&address).await,

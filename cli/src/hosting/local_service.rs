@@ -5,6 +5,7 @@
 //! (a newer version follows), as soon as no session streams.
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use memctl_agent::service::{Alive, Answer, Files};
@@ -55,7 +56,10 @@ pub async fn serve_folder(folder: &Path) -> Result<(), Failure> {
     // (A path may be longer than a socket's address, so paths are relative to the folder.)
     std::env::set_current_dir(files.folder()).map_err(|error| unusable(folder, &error))?;
     let (_nobody, reread) = mpsc::channel(1);
+    let has_served = AtomicBool::new(false);
     let ready = |places: &[String], _: &[String]| {
+        // Relaxed: it is read after the future that sets it has ended.
+        has_served.store(true, Ordering::Relaxed);
         let published = job.as_ref().map_or(Ok(()), |job| job_daemon::publish(job, places));
         say(&match published {
             Ok(()) => Answer::Serves,
@@ -64,7 +68,8 @@ pub async fn serve_folder(folder: &Path) -> Result<(), Failure> {
     };
     let served = entry::serve(config, Box::new(ready), Box::pin(terminated), reread).await;
     waiting.abort();
-    if let Some(job) = &job {
+    // A service that could not begin leaves the claim and the address to the next one of this host.
+    if let Some(job) = job.as_ref().filter(|_| has_served.load(Ordering::Relaxed)) {
         job.release();
     }
     drop(alive);

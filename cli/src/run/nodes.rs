@@ -19,13 +19,14 @@ use crate::args::Global;
 use crate::connect::{self, WhenMissing};
 use crate::hosting::service::{self, Service};
 use crate::hosting::{data_dirs, private_files};
-use crate::job_daemon::job_daemon;
 use crate::job_folder::JobFolder;
+use crate::job_lookup::job_daemon;
 use crate::render::text::plural;
 use crate::service::give_way;
 
-/// How long a launcher looks for the job's daemon. The host may have to start it first.
-const JOIN_MAX: Duration = Duration::from_secs(60);
+/// How long a launcher waits for the job's daemon of another host, which may have to start it first. The training begins
+/// after that time in any case.
+const JOIN_MAX: Duration = Duration::from_secs(20);
 /// Interval between two looks at the folder. (NFS clients cache what they read for seconds.)
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// How long the host waits at its end for the ranks of other nodes. Ranks of one training end together.
@@ -99,8 +100,10 @@ async fn join_in(folder: &JobFolder, global: &Global) -> Result<Nodes, String> {
                 let starting = service.clone();
                 match tokio::task::spawn_blocking(move || starting.ensure()).await {
                     Ok(Ok(())) => return Ok(host(folder, global)),
-                    Ok(Err(unstarted)) => unstarted.to_string(),
-                    Err(error) => error.to_string(),
+                    // Another host was faster, or this one cannot host.
+                    Ok(Err(unstarted)) if folder.other_host().is_some() => unstarted.to_string(),
+                    Ok(Err(unstarted)) => return Err(unstarted.to_string()),
+                    Err(error) => return Err(error.to_string()),
                 }
             }
         };
