@@ -302,11 +302,12 @@ impl Engine {
     /// Records the outcome of a message.
     async fn settle(&mut self, outcome: Outcome) {
         let Outcome { receiver, tenant, sent, result } = outcome;
-        self.shared.note_sent(&receiver, sent.len() as u64, result.is_ok());
+        let count = sent.len() as u64;
+        self.shared.note_sent(&receiver, count, result.is_ok());
+        let is_given_up = result.is_err();
         let settled = match result {
             Ok(()) => Settled::Delivered,
             Err(Failed { reason, .. }) => {
-                self.shared.given_up.add(&tenant, sent.len() as u64);
                 tracing::warn!(
                     receiver,
                     alerts = sent.len(),
@@ -318,6 +319,10 @@ impl Engine {
             }
         };
         self.settled(&receiver, sent, &settled).await;
+        // Counted when the reason is stored, so that a reader of the count finds the reason.
+        if is_given_up {
+            self.shared.given_up.add(&tenant, count);
+        }
     }
 
     async fn settled(&mut self, receiver: &str, sent: Vec<Notification>, settled: &Settled) {
