@@ -128,23 +128,23 @@ impl Others {
 /// Finds which process died of which cause.
 #[must_use]
 pub fn tell(deaths: &[Death], known: &Known, others: Others) -> Incidents {
-    let mut told = Incidents::default();
+    let mut reported = Incidents::default();
     for (number, incident) in incidents(deaths).iter().enumerate() {
         let finding = match incident.own.first() {
             Some(Dead { death, cause: CauseOfDeath::OutOfMemory }) => {
-                told.after_oom.extend(after_oom(death.rank, incident, known.processes));
+                reported.after_oom.extend(after_oom(death.rank, incident, known.processes));
                 beside_oom(incident, known)
             }
             Some(first) => Some(died(first, incident, known, others)),
             None => stopped(incident, known.processes, others),
         };
-        told.findings.extend(finding.map(|finding| Finding {
+        reported.findings.extend(finding.map(|finding| Finding {
             // The same incident keeps the same finding, regardless of which process is found to have died first.
             subject: if number == 0 { String::new() } else { format!("incident {}", number + 1) },
             ..finding
         }));
     }
-    told
+    reported
 }
 
 fn incidents(deaths: &[Death]) -> Vec<Incident<'_>> {

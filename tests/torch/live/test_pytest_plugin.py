@@ -169,7 +169,7 @@ def test_the_table_is_printed_once_and_has_peaks_and_what_was_retained(ran: Ran)
 
 
 def event(action: str, address: int, time_us: int = 0, size: int = 512) -> dict[str, Any]:
-    frame = {"filename": "/work/test_a.py", "line": 7, "name": "test_a"}
+    frame = {"filename": "/repo/test_a.py", "line": 7, "name": "test_a"}
     return {"action": action, "addr": address, "size": size, "time_us": time_us, "frames": [frame]}
 
 
@@ -190,7 +190,7 @@ def test_a_block_whose_free_was_missed_between_two_runs_does_not_count() -> None
     # Afterwards, what the run found is freed, and others allocate.
     events += [event("free_requested", 1024), event("alloc", 1024), event("alloc", 16384)]
     left = runs.left(reading(events, allocated=(1024, 8192, 16384)), [2])
-    assert left.live == {(0, 8192): (1024, ("/work/test_a.py", 7, "test_a"))}
+    assert left.live == {(0, 8192): (1024, ("/repo/test_a.py", 7, "test_a"))}
 
 
 def test_the_runs_of_two_devices_have_the_peak_of_their_sum() -> None:
