@@ -20,6 +20,10 @@ pub const LONGER_SEARCH_TIMES: u32 = 10;
 
 /// Changes between two runs up to this size are not reported by default: smaller buffers depend on timing.
 pub const CHANGE_BYTES: u64 = 64 << 10;
+/// Holders of a finding are saved in a baseline if they have at least one part in this many of the first one's blocks.
+pub const SAVED_HOLDERS_SHARE: u32 = 4;
+/// The same for holders that must be known to the other run. The difference keeps a share near the limit from deciding.
+pub const COMPARED_HOLDERS_SHARE: u32 = 2;
 /// Sites below this share of the peak are not in the file of a baseline.
 const BASELINE_SHARE: f64 = 0.001;
 

@@ -23,9 +23,8 @@ use crate::args::Global;
 use crate::exit::Failure;
 use crate::hosting::service::Service;
 use crate::hosting::{
-    self, Asking, Beside, Credentials, Daemon, DaemonAddress, Embedded, ReachError, data_dirs, reach,
+    self, Asking, Beside, Credentials, Daemon, DaemonAddress, Embedded, JobFolder, ReachError, data_dirs, reach,
 };
-use crate::job_folder::JobFolder;
 use crate::render::text::safe;
 use crate::service;
 

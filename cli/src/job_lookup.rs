@@ -8,9 +8,8 @@ use memctl_proto::v1::StatusRequest;
 use memctl_proto::v1::query_client::QueryClient;
 use tonic::transport::Endpoint;
 
-use crate::args::Global;
-use crate::hosting::Credentials;
-use crate::job_folder::JobFolder;
+use crate::args::{Global, NEWEST};
+use crate::hosting::{Credentials, JobFolder};
 
 /// One of the addresses under which a job's daemon may be reached.
 const ADDRESS_TIMEOUT: Duration = Duration::from_secs(3);
@@ -48,7 +47,7 @@ pub async fn of_several_nodes(job: &str, global: &Global) -> Option<Global> {
     if global.daemon().is_some() || global.data_dir.is_some() {
         return None;
     }
-    let folder = JobFolder::all().into_iter().find(|folder| folder.is(job))?;
+    let folder = JobFolder::all().into_iter().find(|folder| job == NEWEST || folder.is(job))?;
     let running = job_daemon(&folder, global).await;
     // The next launch may host its daemon on another node, so no service keeps the store open.
     let stored = || Global { data_dir: Some(folder.path().to_owned()), in_process: true, ..global.clone() };

@@ -31,7 +31,6 @@ mod connect;
 mod exit;
 mod export;
 mod hosting;
-mod job_folder;
 mod job_lookup;
 mod logs;
 mod output;

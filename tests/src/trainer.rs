@@ -1,7 +1,7 @@
 //! A training process like one with the Python package, but without Python: it writes events, stacks and marks into a
 //! region that a real agent hosts, and accepts requests at the ends of its steps.
 //!
-//! The test supplies its responses. Nothing here sleeps.
+//! The test supplies its responses.
 
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -29,6 +29,12 @@ pub const KEPT: u64 = 8 * MIB;
 const BASE: u64 = 1 << 40;
 /// Bytes at addresses below the kept blocks: the model and each step's temporaries.
 const BELOW: u64 = 96 * MIB;
+
+/// Pause after a step while a command runs, and after this many steps of it. A slow machine must not be outrun: what a
+/// command has to look at would grow faster than it looks.
+const PAUSE: Duration = Duration::from_millis(2);
+const LONG_PAUSE: Duration = Duration::from_millis(50);
+const FAST_STEPS: u32 = 64;
 
 /// The reader of the region.
 enum Host {
@@ -193,11 +199,13 @@ impl Trainer {
     /// When the command does not start.
     pub fn meanwhile(&mut self, command: &mut Command, mut answer: impl FnMut(&mut Self, &Asked)) -> Output {
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the command starts");
+        let mut steps = 0;
         while child.try_wait().expect("it can be waited for").is_none() {
             if let Some(asked) = self.step(self.leaks) {
                 answer(self, &asked);
             }
-            std::thread::park_timeout(Duration::from_millis(2));
+            steps += 1;
+            std::thread::park_timeout(if steps < FAST_STEPS { PAUSE } else { LONG_PAUSE });
         }
         child.wait_with_output().expect("its output")
     }

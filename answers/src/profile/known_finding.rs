@@ -3,6 +3,7 @@
 //! Guarantees: neither lines nor folders identify a finding, because files are edited and runs are of other checkouts. A
 //! function that was moved to another file, or renamed in its file, keeps its findings.
 
+use memctl_analysis::display_threshold::{COMPARED_HOLDERS_SHARE, SAVED_HOLDERS_SHARE};
 use memctl_model::{FindingKind, Severity};
 use serde::{Deserialize, Serialize};
 
@@ -154,20 +155,15 @@ impl From<&Finding> for KnownFinding {
             bytes_per_epoch: finding.bytes_per_epoch,
             bytes_per_step: finding.bytes_per_step,
             bytes_per_minute: finding.bytes_per_minute.filter(|_| !by_boundaries),
-            holders: named_holders(finding, SAVED_SHARE),
+            holders: named_holders(finding, SAVED_HOLDERS_SHARE),
         }
     }
 }
 
-/// Holders are saved if they have at least one part in this many of the first one's blocks.
-const SAVED_SHARE: u32 = 4;
-/// The same for holders that must be known to the other job. The difference keeps a share near the limit from deciding.
-const COMPARED_SHARE: u32 = 2;
-
 /// The named holders of a finding that must be known to the other job.
 #[must_use]
 pub(crate) fn compared_holders(finding: &Finding) -> Vec<KnownHolder> {
-    named_holders(finding, COMPARED_SHARE)
+    named_holders(finding, COMPARED_HOLDERS_SHARE)
 }
 
 /// The named holders with at least one part in `share` of the first one's blocks. (A loop's variable has one block.)

@@ -10,8 +10,8 @@ use memctl_daemon::config::Config;
 use memctl_daemon::listen::{ClientAuth, Encryption, Listen, TlsFiles};
 use rcgen::{CertificateParams, DnType, ExtendedKeyUsagePurpose, KeyPair};
 
+use super::job_folder::{Addresses, Claim, JobFolder, own_name};
 use crate::exit::Failure;
-use crate::job_folder::{Addresses, Claim, JobFolder};
 
 /// The common name of the certificate.
 const NAME: &str = "memctl-job";
@@ -59,10 +59,6 @@ fn free(port: u16) -> SocketAddr {
         Ok(_) => any(port),
         Err(_) => any(0),
     }
-}
-
-fn own_name() -> String {
-    std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned()
 }
 
 /// The names and addresses under which other nodes may reach this host, the most likely first. (Loopback is last: it

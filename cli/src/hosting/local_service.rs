@@ -16,9 +16,8 @@ use memctl_daemon::{entry, quantity};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 
-use super::{job_daemon, serve_failure, told_to_stop};
+use super::{JobFolder, job_daemon, serve_failure, told_to_stop};
 use crate::exit::Failure;
-use crate::job_folder::JobFolder;
 
 /// The variable with the idle time after which the service ends.
 const IDLE_VARIABLE: &str = "MEMCTL_SERVICE_IDLE";

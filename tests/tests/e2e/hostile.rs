@@ -92,7 +92,7 @@ async fn a_hello_of_millions_of_labels_is_refused_before_it_is_decoded() {
     // A message of seven megabytes that decodes to two hundred.
     let mut large = hello(&attacker(1));
     large.session.as_mut().unwrap().labels = vec![Label::default(); 7 << 19];
-    // The message is made once, because an unoptimised build takes seconds for it and a hello must arrive in time.
+    // The message is made once, because an unoptimised build takes seconds for it.
     let bytes = AgentMessage { body: Some(agent_message::Body::Hello(large)) }.encode_to_vec();
     let mut answers = Vec::new();
     for _ in 0..ATTACKERS {
@@ -107,14 +107,19 @@ async fn a_hello_of_millions_of_labels_is_refused_before_it_is_decoded() {
             }
         }));
     }
+    let mut too_large = 0;
     for answer in answers {
         let answer = answer.await.unwrap();
         let said = match &answer {
             Ok(Some(bytes)) => format!("{:?}", DaemonMessage::decode(&bytes[..])),
             other => format!("{other:?}"),
         };
-        assert!(said.contains("too many devices or labels"), "{said}");
+        // On a busy machine seven megabytes do not always arrive in the time that a hello has.
+        let is_too_large = said.contains("too many devices or labels");
+        assert!(is_too_large || said.contains("no hello came in time"), "{said}");
+        too_large += u32::from(is_too_large);
     }
+    assert!(too_large > 0, "no hello arrived in time");
     assert!(daemon.peak_bytes() < PEAK_BYTES, "{} MiB", daemon.peak_bytes() >> 20);
     honest(&daemon, "honest").await;
     assert_eq!(daemon.terminate(), 0);

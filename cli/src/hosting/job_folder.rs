@@ -19,8 +19,7 @@ use memctl_model::scheduler::SlurmJob;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::args::NEWEST;
-use crate::hosting::{data_dirs, private_files, service};
+use super::{data_dirs, private_files, service};
 
 /// The parent of the folders of jobs, in a folder that nodes share.
 const JOBS: &str = "jobs";
@@ -96,12 +95,12 @@ impl JobFolder {
         found
     }
 
-    /// Whether a word names this job: its name, one of its runs (`NAME#3`), a job of Slurm (`slurm:1234`), or `latest`.
+    /// Whether a word names this job: its name, one of its runs (`NAME#3`), or a job of Slurm (`slurm:1234`).
     #[must_use]
     pub fn is(&self, word: &str) -> bool {
         let Some(About { job, labels }) = self.read("job.json") else { return false };
         let of_slurm = || SlurmJob::written(word).is_some_and(|slurm| slurm.is(&labels));
-        word == job || word == NEWEST || word.rsplit_once('#').is_some_and(|(name, _)| name == job) || of_slurm()
+        word == job || word.rsplit_once('#').is_some_and(|(name, _)| name == job) || of_slurm()
     }
 
     /// Its path.
@@ -165,7 +164,7 @@ impl JobFolder {
     #[must_use]
     pub fn other_host(&self) -> Option<String> {
         let host = first_word(&self.text("host")?).to_owned();
-        (host != first_word(&service::host())).then_some(host)
+        (host != own_name()).then_some(host)
     }
 
     /// Gives the claim of this host back, so that another host may open the store.
@@ -228,6 +227,11 @@ impl JobFolder {
     }
 }
 
+/// The name of this host.
+pub(super) fn own_name() -> String {
+    first_word(&service::host()).to_owned()
+}
+
 fn first_word(text: &str) -> &str {
     text.split(' ').next().unwrap_or_default()
 }
@@ -248,9 +252,7 @@ mod tests {
         folder.make("fit-12", &labels).unwrap();
         folder.make("another", &[]).unwrap();
         assert_eq!(JobFolder::at(folder.path()).unwrap().job().as_deref(), Some("fit-12"));
-        for (word, is) in
-            [("fit-12", true), ("fit-12#2", true), ("slurm:12", true), ("latest", true), ("slurm:1", false)]
-        {
+        for (word, is) in [("fit-12", true), ("fit-12#2", true), ("slurm:12", true), ("slurm:1", false)] {
             assert_eq!(folder.is(word), is, "{word}");
         }
         assert_eq!(JobFolder::below(shared.path()), std::slice::from_ref(&folder));
