@@ -25,8 +25,9 @@ use crate::sample::host::{Proc, ProcessKey};
 
 /// How long to wait for the hello. A trainer sends it at once.
 pub(super) const FIRST_WORD_MAX: Duration = Duration::from_secs(5);
-/// How long a process may take to die after its connection has ended. Closing device files takes seconds.
-const DYING_MAX: Duration = Duration::from_secs(5);
+/// How long a process may take to die after its connection has ended. Closing device files takes seconds, and what the
+/// program does at its exit after memctl, such as an upload, takes longer.
+const DYING_MAX: Duration = Duration::from_secs(60);
 /// How long a process may take to die after its connection has ended, when the host closes.
 const DYING_AT_THE_END_MAX: Duration = Duration::from_millis(200);
 /// How long delivery may make no progress, for a session that ended before the run. After that, the rest stays in the
