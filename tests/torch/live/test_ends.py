@@ -128,6 +128,13 @@ def test_interpreter_shutdown_while_others_allocate(memctl: Memctl, script: Any,
     assert rank["events"] + rank["completeness"]["events_dropped"] > run.told("produced") + 6000, rank
 
 
+def test_what_a_program_does_at_its_exit_may_take_its_time(memctl: Memctl, script: Any, plain: Plain) -> None:
+    """A handler that is registered before torch is imported runs after memctl's end. The exit code is seen later."""
+    head = "import atexit, time\natexit.register(time.sleep, 7)\n"
+    _, answer = check(memctl, plain, script(head + HEAD + "sys.exit(4)"), "uploads")
+    assert [(rank["state"], rank["failure"]) for rank in answer["ranks"]] == [("failed", "exit code 4")]
+
+
 def test_an_exit_in_a_thread_is_no_end(memctl: Memctl, script: Any, plain: Plain) -> None:
     end = """
 def leave():
