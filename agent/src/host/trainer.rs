@@ -25,9 +25,11 @@ use crate::sample::host::{Proc, ProcessKey};
 
 /// How long to wait for the hello. A trainer sends it at once.
 pub(super) const FIRST_WORD_MAX: Duration = Duration::from_secs(5);
-/// How long a process may take to die after its connection has ended. Closing device files takes seconds, and what the
-/// program does at its exit after memctl, such as an upload, takes longer.
-const DYING_MAX: Duration = Duration::from_secs(60);
+/// How long a process may take to die after its connection has ended. Closing device files takes seconds.
+const DYING_MAX: Duration = Duration::from_secs(5);
+/// The same for a process that has ended its session because it exits. What else it does then, such as an upload, takes
+/// longer.
+const LEAVING_MAX: Duration = Duration::from_secs(60);
 /// How long a process may take to die after its connection has ended, when the host closes.
 const DYING_AT_THE_END_MAX: Duration = Duration::from_millis(200);
 /// How long delivery may make no progress, for a session that ended before the run. After that, the rest stays in the
@@ -211,12 +213,12 @@ fn recorded(shared: &Shared, trainer: &Trainer, region: &Region, stream: &mut Un
             match heard(stream) {
                 Heard::End => {
                     trainer.watched.look();
-                    if region.state() == State::Running && process >= 0 && !dies(shared, process) {
+                    if region.state() == State::Running && process >= 0 && !dies(shared, process, DYING_MAX) {
                         return Some("its recording ended without a goodbye; the process ran on".to_owned());
                     }
                     // This wait delays no one: each session has its own thread.
                     if region.state() == State::Leaving && process >= 0 {
-                        dies(shared, process);
+                        dies(shared, process, LEAVING_MAX);
                     }
                     break;
                 }
@@ -240,8 +242,8 @@ fn recorded(shared: &Shared, trainer: &Trainer, region: &Region, stream: &mut Un
 }
 
 /// Whether a process whose connection has ended dies within the limit. The end of the run waits only briefly for it.
-fn dies(shared: &Shared, process: RawFd) -> bool {
-    let [gone, _] = wait::ready([process, shared.closing.fd()], Some(DYING_MAX));
+fn dies(shared: &Shared, process: RawFd, limit: Duration) -> bool {
+    let [gone, _] = wait::ready([process, shared.closing.fd()], Some(limit));
     gone || wait::ready([process], Some(DYING_AT_THE_END_MAX)) == [true]
 }
 
