@@ -118,7 +118,8 @@ class Lifecycle:
 def _on_exception(lifecycle: Lifecycle, former: Any, kind: Any, error: Any, traceback: Any) -> None:
     try:
         lifecycle.failure = describe(error)
-    except Exception:
+    except (Exception, KeyboardInterrupt):
+        # A further Ctrl-C may arrive at this point.
         lifecycle.failure = getattr(kind, "__name__", "exception")
     former(kind, error, traceback)
 

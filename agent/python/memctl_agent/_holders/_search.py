@@ -4,10 +4,11 @@ The stages, in their order:
 1. Objects below the globals of the started module.
 2. Objects below the variables of running functions, in all threads.
 3. Autograd graphs of the tensors that were found so far.
-4. Objects below the variables of suspended generators and coroutines.
-5. Sorting of all modules by nearness. A module is next to the started program (in its folder), another one of the
+4. Sorting of all modules by nearness. A module is next to the started program (in its folder), another one of the
    program's own modules, or installed.
-6. Objects below the globals of the modules next to the started program, and then of its other modules.
+5. Objects below the globals of the modules next to the started program, and then of its other modules.
+6. Objects below the variables of suspended generators and coroutines. (To find these, all objects of the collector are
+   visited, which may take more time than all earlier stages.)
 7. Graphs of the tensors that were found since stage 3.
 8. Deferred references. An object with thousands of references is wide. The earlier stages visit only its first and last
    references.
@@ -78,10 +79,10 @@ _SHARES = {
     "_main": 0.3,
     "_variables": 0.5,
     "_graphs": 0.55,
-    "_suspended": 0.62,
-    "_modules": 0.64,
-    "_beside": 0.67,
-    "_own_modules": 0.7,
+    "_modules": 0.58,
+    "_beside": 0.62,
+    "_own_modules": 0.65,
+    "_suspended": 0.7,
     "_rest": 0.75,
     "_heap_tensors": 0.8,
     "_heap_holders": 0.95,
@@ -89,7 +90,7 @@ _SHARES = {
     "_installed": 0.95,
 }
 # Stages that find chains, and graphs to which chains lead.
-CHAIN_STAGES = {"_main", "_variables", "_graphs", "_suspended", "_modules", "_beside", "_own_modules", "_rest"}
+CHAIN_STAGES = {"_main", "_variables", "_graphs", "_modules", "_beside", "_own_modules", "_suspended", "_rest"}
 # On a busy machine a thread waits more than it works. So a search has two limits: its own work may take its budget, and
 # its slices may take `WAITS` times the budget, including waits. The second limit is at most `WAITS_MS_MAX`, or the
 # budget if the budget is longer.
@@ -158,10 +159,10 @@ class Search:
             self._main,
             self._variables,
             self._graphs,
-            self._suspended,
             self._modules,
             self._beside,
             self._own_modules,
+            self._suspended,
             self._graphs,
             self._rest,
             self._heap_tensors,
