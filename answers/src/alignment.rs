@@ -3,22 +3,26 @@
 //! The method is global alignment with gaps (Needleman and Wunsch 1970), within each function of a file. Moved lines keep
 //! their order in nearly all changes of a program. So the lines of a function are two sequences, and the alignment
 //! chosen is the one that leaves the least memory unexplained. Equal line numbers decide only between alignments that
-//! are otherwise equal: a line that moved can get the number of another line.
+//! are otherwise equal: a line that moved can get the number of another line. A line whose memory changed moved only as
+//! far as others of its file did (see `shifts.rs`).
 //!
 //! Guarantees: a line has at most one partner, in the same function and the same file (or a file of the same name, if
-//! the other run is of another checkout), or in a function that was moved or renamed (see `moved.rs`). Partners of one function have the same order in both runs. Two equal runs are
-//! aligned line by line, and exchanging the runs exchanges the sides of the pairs. The time for a function with `n` and
+//! the other run is of another checkout), or in a function that was moved or renamed (see `moved.rs`). Partners of one
+//! function have the same order in both runs. Two equal runs are aligned line by line, and exchanging the runs exchanges
+//! the sides of the pairs. The time for a function with `n` and
 //! `m` lines is proportional to `n` times `m`, of which each is at most [`ALIGNED_LINES_MAX`]. Of more lines, only the largest
 //! are aligned; the others are partners if their line numbers are equal. Does not find lines that moved to another
 //! function, if their old function still has lines.
 
 mod moved;
+mod shifts;
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BTreeMap, BTreeSet};
 
 use memctl_analysis::proof_limits::ALIGNED_LINES_MAX;
 
+use self::shifts::Shifts;
 use crate::Frame;
 use crate::format::text::file_name;
 
@@ -98,7 +102,9 @@ struct Function {
 /// Pairs the lines of two runs. Each line is in exactly one pair.
 pub(crate) fn align(before: &[Line<'_>], after: &[Line<'_>], hidden: Hidden) -> Vec<Pair> {
     let mut pairs = Vec::with_capacity(before.len().max(after.len()));
-    for mut function in functions(before, after) {
+    let functions = functions(before, after);
+    let shifts = Shifts::of(&functions, before, after);
+    for mut function in functions {
         function.before.sort_by_key(|&at| place(&before[at]));
         function.after.sort_by_key(|&at| place(&after[at]));
         let small = (without_small(before, &mut function.before), without_small(after, &mut function.after));
@@ -106,6 +112,7 @@ pub(crate) fn align(before: &[Line<'_>], after: &[Line<'_>], hidden: Hidden) -> 
             before: function.before.iter().map(|&at| &before[at]).collect(),
             after: function.after.iter().map(|&at| &after[at]).collect(),
             hidden,
+            shifts: &shifts,
         };
         let of = |(was, is): Pair| (was.map(|at| function.before[at]), is.map(|at| function.after[at]));
         pairs.extend(sides.aligned().into_iter().map(of));
@@ -160,6 +167,7 @@ struct Sides<'a> {
     before: Vec<&'a Line<'a>>,
     after: Vec<&'a Line<'a>>,
     hidden: Hidden,
+    shifts: &'a Shifts<'a>,
 }
 
 impl Sides<'_> {
@@ -212,7 +220,8 @@ impl Sides<'_> {
                         Ordering::Less | Ordering::Equal => (one, Step::SkipBefore),
                     },
                 };
-                let paired = was.zip(is).map(|(was, is)| above[column - 1].and(self.partners(was, is)));
+                let partners = was.zip(is).and_then(|(was, is)| self.partners(was, is));
+                let paired = partners.map(|cost| above[column - 1].and(cost));
                 let (cost, step) = match paired.filter(|paired| *paired <= skipped) {
                     Some(paired) => (paired, Step::Pair),
                     None => (skipped, step),
@@ -225,8 +234,9 @@ impl Sides<'_> {
     }
 
     /// What two partners leave unexplained. Without partners, bytes that both lines have would count twice. They count
-    /// one and a half times if the classes differ: then the lines are partners only if no line fits better.
-    fn partners(&self, was: &Line<'_>, is: &Line<'_>) -> Cost {
+    /// one and a half times if the classes differ: then the lines are partners only if no line fits better. `None` if
+    /// they cannot be partners.
+    fn partners(&self, was: &Line<'_>, is: &Line<'_>) -> Option<Cost> {
         let (live, shared) = match (was.live_bytes, is.live_bytes) {
             (Some(was), Some(is)) => (was.abs_diff(is), was.min(is)),
             (Some(was), None) => (seen(was, self.hidden.after), 0),
@@ -238,13 +248,14 @@ impl Sides<'_> {
         let other = if differs { shared.saturating_add(shared / 2) } else { 0 };
         let bytes = live.saturating_add(was.growth_bytes.abs_diff(is.growth_bytes)).saturating_add(other);
         let blocks = was.live_blocks.abs_diff(is.live_blocks);
-        Cost {
+        let cost = Cost {
             bytes,
             changed: u64::from(bytes > 0 || differs),
             single: 0,
             blocks,
             moved: u64::from(number(was) != number(is)),
-        }
+        };
+        (bytes == 0 || self.shifts.allow(was, is)).then_some(cost)
     }
 }
 

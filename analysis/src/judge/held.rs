@@ -10,21 +10,50 @@ use crate::growth::FIRST_LEVEL_FACTOR;
 /// At most one part in this many of the gain may be left for memory to count as given back.
 const LEFT_SHARE: u64 = 5;
 
-/// Whether the end of the recording shows that the gain of these sites since a boundary was given back.
+/// Whether the end of the recording shows that the gain of these sites since a boundary was given back. A site may have
+/// older memory that was freed instead, such as a library's workspace: then its blocks decide.
 pub(super) fn given_back<'w>(
     watch: &RankWatch,
     per: Per,
     begun_at: u32,
     sites: impl Iterator<Item = (usize, &'w Site)>,
 ) -> bool {
-    let (mut gained, mut left) = (0_u64, 0_u64);
+    let (mut bytes, mut blocks, mut left_at_most) = (Gain::default(), Gain::default(), 0_u64);
     for (index, site) in sites {
-        let Some(at_end) = watch.held_at_end(index) else { return false };
+        let Some((bytes_at_end, blocks_at_end)) = watch.held_at_end(index) else { return false };
         let (then, last) = held(site, (per, begun_at), per);
-        gained = gained.saturating_add(last.saturating_sub(then));
-        left = left.saturating_add(last.min(at_end).saturating_sub(then));
+        bytes.add(then, last, bytes_at_end);
+        left_at_most = left_at_most.saturating_add(last.saturating_sub(then).min(bytes_at_end));
+        let (then, last) = blocks_held(site, (per, begun_at), per);
+        blocks.add(then, last, blocks_at_end);
     }
-    gained > 0 && left <= gained / LEFT_SHARE
+    let is_little = |left: u64| left <= bytes.gained / LEFT_SHARE;
+    let are_blocks_gone = blocks.left <= blocks.gained / LEFT_SHARE;
+    bytes.gained > 0 && is_little(bytes.left) && (is_little(left_at_most) || are_blocks_gone)
+}
+
+/// A gain of sites, and what is left of it at the end if older memory is there as before.
+#[derive(Clone, Copy, Default)]
+struct Gain {
+    gained: u64,
+    left: u64,
+}
+
+impl Gain {
+    fn add(&mut self, then: u64, last: u64, at_end: u64) {
+        self.gained = self.gained.saturating_add(last.saturating_sub(then));
+        self.left = self.left.saturating_add(last.min(at_end).saturating_sub(then));
+    }
+}
+
+/// Blocks of a site at the boundary at which growth began, and at the last boundary of the kind `per`.
+fn blocks_held(site: &Site, (began_per, begun_at): (Per, u32), per: Per) -> (u64, u64) {
+    let points = site.series(began_per).points();
+    let next = points.partition_point(|point| point.at <= begun_at);
+    let then = next.checked_sub(1).map_or(0, |index| u64::from(points[index].blocks));
+    let later = points[next..].iter().map(|point| u64::from(point.blocks));
+    let last = site.series(per).points().last().map_or(0, |last| u64::from(last.blocks));
+    (later.min().map_or(then, |lowest| then.min(lowest)), last)
 }
 
 /// Bytes of a site at the boundary at which growth began, and at the last boundary of the kind `per`. What was freed since

@@ -178,8 +178,9 @@ pub struct RankWatch {
     tables: u32,
     /// Number of tables made from measurements, because nothing else arrives, and the time of the last one.
     sampled: (u32, u64),
-    /// Bytes of each site at the end of the recording, if it followed the last boundary. Later sites hold nothing.
-    at_end: Option<Vec<u64>>,
+    /// Bytes and blocks of each site at the end of the recording, if it followed the last boundary. Later sites hold
+    /// nothing.
+    at_end: Option<Vec<(u64, u64)>>,
     pub(super) history: History,
 }
 
@@ -408,13 +409,14 @@ impl RankWatch {
 
     /// Stores the table of the end of the recording.
     fn end(&mut self, table: &SiteTable) {
-        let mut held = vec![0_u64; self.sites.len()];
-        let blocks = table.rows.iter().map(|row| (self.known_site(row.stack), row.bytes));
-        let pools = table.private_pools.iter().map(|row| (self.pool_sites.get(&row.stack).copied(), row.bytes));
-        for (site, bytes) in blocks.chain(pools) {
+        let mut held = vec![(0_u64, 0_u64); self.sites.len()];
+        let blocks = table.rows.iter().map(|row| (self.known_site(row.stack), row.bytes, row.blocks));
+        let pools = table.private_pools.iter();
+        let pools = pools.map(|row| (self.pool_sites.get(&row.stack).copied(), row.bytes, row.segments));
+        for (site, bytes, count) in blocks.chain(pools) {
             // Sites that no boundary showed have no part in growth.
             let Some(held) = site.and_then(|site| held.get_mut(site as usize)) else { continue };
-            *held = held.saturating_add(bytes);
+            *held = (held.0.saturating_add(bytes), held.1.saturating_add(count));
         }
         self.at_end = Some(held);
     }
@@ -424,10 +426,10 @@ impl RankWatch {
         self.of_stack.get((stack.0 as usize).min(STACKS_MAX))?.site.checked_sub(1)
     }
 
-    /// Bytes of a site at the end of the recording; `None` if unknown, for example while the job goes on.
-    pub(super) fn held_at_end(&self, site: usize) -> Option<u64> {
+    /// Bytes and blocks of a site at the end of the recording; `None` if unknown, for example while the job goes on.
+    pub(super) fn held_at_end(&self, site: usize) -> Option<(u64, u64)> {
         let held = self.at_end.as_ref().filter(|_| self.history.has_rows)?;
-        Some(held.get(site).copied().unwrap_or(0))
+        Some(held.get(site).copied().unwrap_or_default())
     }
 
     /// Adds a row of the current table to a site.

@@ -80,11 +80,16 @@ fn growth_whose_cause_is_open_begins_the_page() {
 /// A list of a function that returned, or a list that is cleared at the end.
 #[test]
 fn what_the_end_of_the_recording_shows_was_given_back() {
-    let told = |at_end: Option<u64>| {
-        let mut process = serving(40, |window| window * 8);
-        if let Some(left) = at_end {
+    let shown = |at_end: Option<(u64, u64)>| {
+        // The line has also made a workspace of one block.
+        let mut process = Process::new(0, &stacks());
+        for window in 0..40 {
+            let blocks = 1 + window * 8;
+            process.window(&[(KEEP, None, blocks, (400 + window * 8) * MIB), (MODEL, None, 40, 400 * MIB)]);
+        }
+        if let Some((blocks, megabytes)) = at_end {
             // The model was freed as well, which shows nothing about the growth.
-            process.boundary(Boundary::End, 0.1, 10, &[(KEEP, None, left, left * MIB)]);
+            process.boundary(Boundary::End, 0.1, 10, &[(KEEP, None, blocks, megabytes * MIB)]);
         }
         let verdict = ended(&process);
         assert_eq!(verdict.kind, VerdictKind::Growing, "{verdict:?}");
@@ -94,9 +99,11 @@ fn what_the_end_of_the_recording_shows_was_given_back() {
         }
         says(&verdict.sentence)
     };
-    assert_eq!(told(Some(0)), (false, true));
-    assert_eq!(told(Some(312)), (true, false), "it is still there");
-    assert_eq!(told(None), (true, false), "the end was not seen");
+    assert_eq!(shown(Some((0, 0))), (false, true));
+    assert_eq!(shown(Some((313, 712))), (true, false), "it is still there");
+    assert_eq!(shown(None), (true, false), "the end was not seen");
+    assert_eq!(shown(Some((312, 312))), (true, false), "the workspace was freed instead");
+    assert_eq!(shown(Some((1, 400))), (false, true), "the workspace is still there");
 }
 
 #[test]
@@ -534,4 +541,19 @@ fn lines_of_one_function_that_replace_each_others_blocks_grow_together() {
     let verdict = ended(&process);
     assert_eq!((verdict.kind, verdict.cause), (VerdictKind::Growing, Some(Cause::Open)), "{verdict:?}");
     assert_eq!(verdict.site.as_ref().map(|site| &*site.function), Some("keep"), "{}", verdict.sentence);
+}
+
+/// A curriculum: every step works on more than the one before, up to the last one.
+#[test]
+fn what_rises_up_to_the_last_step_has_not_levelled_off() {
+    for steps in [60_u64, 120, 400] {
+        let mut process = Process::new(0, &stacks());
+        for step in 0..steps {
+            let held = 3 * (32 + 8 * step) * KIB;
+            process.step(&[(KEEP, None, 3, held), (MODEL, None, 40, 35 * MIB)]);
+        }
+        let verdict = ended(&process);
+        assert_ne!(verdict.kind, VerdictKind::LevelledOff, "{steps}: {verdict:?}");
+        println!("{steps} {verdict:?}");
+    }
 }

@@ -211,6 +211,18 @@ fn functions_and_files_are_kept_apart_and_another_checkout_is_recognised() {
 }
 
 #[test]
+fn a_line_that_only_one_run_reaches_is_not_a_line_that_moved() {
+    // A flag decides which of two lines allocates, and the file is the same.
+    let before = [own(4, "activations", 32 * PLANTED), own(14, "parameters", PLANTED)];
+    let after = [own(6, "activations", 3 * PLANTED), own(14, "parameters", PLANTED)];
+    let (more, less) = (3 * PLANTED as i64, -32 * PLANTED as i64);
+    assert_eq!(changes(&before, &after), [(None, Some(6), more), (Some(4), None, less)]);
+    // Two lines were added above both: the first one moved as far as the second.
+    let moved = [after[0].clone(), moved(&after[1], 2)];
+    assert_eq!(changes(&before, &moved), [(Some(4), Some(6), more + less)]);
+}
+
+#[test]
 fn growth_is_content_too() {
     let frames: Vec<Frame> = (0..4).map(|at| own(20 + at, "", 0).site).collect();
     let grows = |at: usize, growth_bytes| Line { site: Some(&frames[at]), growth_bytes, ..Line::default() };

@@ -15,7 +15,7 @@ use crate::fit::{Aligned, At, Fit, Recording, Replayed, Scaled};
 pub const OUTSIDE: &str = "Memory outside PyTorch's allocator: the context, libraries, other processes.";
 /// Memory that no forecast covers.
 const OTHER_SIZES: [&str; 2] = [
-    "What a program or a library does at another size only: another kernel with another workspace, a split of the batch. The interval has room for one request twice as large as the largest that grows, and for how memory is cut at sizes nearby.",
+    "What a program or a library does at another size only: another kernel with another workspace, a split of the batch. The interval has room for one request twice as large as the largest that grows, with its segment, and for how memory is cut at sizes nearby.",
     "Sizes below the smaller recording are less certain than those above.",
 ];
 /// The limitation of a forecast from one recording.

@@ -9,6 +9,7 @@ mod child;
 mod destination;
 mod flags;
 mod folder;
+mod group_witness;
 mod launch;
 mod name;
 mod nodes;

@@ -1,7 +1,8 @@
 //! Relays signals to the command.
 //!
-//! A signal from the terminal reaches the whole process group, the command included, so it is not relayed; one that is
-//! sent to this process alone is. Slurm signals every process of a step, so its signals are not relayed either. After the command has ended, a signal ends the wait for storing.
+//! A signal from the terminal, or to the whole process group, reaches the command as well, so it is not relayed; one
+//! that is sent to this process alone is. Slurm signals every process of a step, so its signals are not relayed either.
+//! After the command has ended, a signal ends the wait for storing.
 //! Guarantees: a signal that was ignored when we started (`nohup`) stays ignored, for the command too; a handler only
 //! writes to a pipe. Never sends a signal to a pid that may already be another process's.
 
@@ -10,6 +11,8 @@ use std::io::{self, Read as _};
 use std::os::fd::{FromRawFd as _, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::group_witness::GroupWitness;
 
 /// The signals that are passed on.
 const PASSED_ON: [libc::c_int; 6] =
@@ -37,6 +40,7 @@ pub struct Relay {
     command: Mutex<Command>,
     /// The pipe's read end, until the relay's thread takes it.
     signals: Mutex<Option<File>>,
+    witness: Mutex<Option<GroupWitness>>,
     hurry: Arc<AtomicBool>,
 }
 
@@ -65,7 +69,12 @@ impl Relay {
         if signals.is_some() {
             PASSED_ON.into_iter().for_each(take_over);
         }
-        Self { command: Mutex::new(Command::NotStarted), signals: Mutex::new(signals), hurry: Arc::default() }
+        Self {
+            command: Mutex::new(Command::NotStarted),
+            signals: Mutex::new(signals),
+            witness: Mutex::default(),
+            hurry: Arc::default(),
+        }
     }
 
     /// Set when a signal arrives after the command's end: all waits end.
@@ -92,14 +101,31 @@ impl Relay {
     /// Called when the command has ended and is about to be reaped. From then on its pid may be another process's.
     pub fn end(&self) {
         *self.command() = Command::Ended;
+        drop(self.witness().take());
+    }
+
+    fn witness(&self) -> MutexGuard<'_, Option<GroupWitness>> {
+        self.witness.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a signal reaches the command without being relayed.
+    fn reaches_all(&self, number: libc::c_int, from_terminal: bool, sender: i32) -> bool {
+        let mut witness = self.witness();
+        let Some(witness) = &mut *witness else { return from_terminal };
+        let reaches = from_terminal || is_step_daemon(sender) || witness.has_got(number);
+        if reaches {
+            witness.renew();
+        }
+        reaches
     }
 
     fn pass_on(&self, mut signals: File) {
         let mut word = [0; WORD];
+        *self.witness() = Some(GroupWitness::start());
         while signals.read_exact(&mut word).is_ok() {
             let [number, from_terminal, sender @ ..] = word;
             let number = libc::c_int::from(number);
-            let reaches_all = from_terminal != 0 || is_step_daemon(i32::from_ne_bytes(sender));
+            let reaches_all = self.reaches_all(number, from_terminal != 0, i32::from_ne_bytes(sender));
             // Held while the signal is sent, see `end`.
             match *self.command() {
                 Command::Running(pid) if !reaches_all => {

@@ -29,6 +29,8 @@ mod uses;
 
 use std::collections::HashMap;
 
+use memctl_model::allocator;
+
 use crate::allocator::Limit;
 use crate::settings::Conf;
 use crate::trial::Outcome;
@@ -265,25 +267,28 @@ impl Fit {
         let allocated = |outcome: &Outcome| outcome.counts.peak_allocated_bytes.max(1) as f64;
         let near = NEAR.map(|share| self.replay(number * share, Bound::Likely, Limit::None));
         let scratch = self.scratch(number);
+        let segment = self.segment_of(scratch);
         let as_here =
             near.map(|it| (it.counts.peak_reserved_bytes as f64 * (allocated(&likely) / allocated(&it))) as u64);
         // Reserved bytes are never below allocated bytes.
         let least = self.replay(number, Bound::Low, Limit::None).counts.peak_allocated_bytes;
         let low = as_here.into_iter().fold(low, u64::min).saturating_sub(scratch).max(least);
-        let high = as_here.into_iter().fold(high, u64::max).saturating_add(scratch);
+        let high = as_here.into_iter().fold(high, u64::max).saturating_add(segment);
         let fits = limit.map(|limit| {
             let within = limit - limit / 100 * self.margin_percent(number).min(100);
             let within = if self.is_another_peak(&likely) { within.saturating_sub(scratch) } else { within };
             let lives = |number: f64, bound: Bound, limit: u64| {
                 self.replay(number, bound, Limit::Device(limit)).out_of_memory.is_none()
             };
-            let here = || [Bound::Likely, Bound::High].into_iter().all(|bound| lives(number, bound, within));
-            let as_tight = |it: &Outcome| (within as f64 * (allocated(it) / allocated(&likely))) as u64;
-            let nearby = || {
+            let here = |within| [Bound::Likely, Bound::High].into_iter().all(|bound| lives(number, bound, within));
+            let as_tight = |it: &Outcome, within: u64| (within as f64 * (allocated(it) / allocated(&likely))) as u64;
+            let nearby = |within| {
                 let mut near = NEAR.into_iter().zip(&near);
-                near.all(|(share, it)| lives(number * share, Bound::Likely, as_tight(it)))
+                near.all(|(share, it)| lives(number * share, Bound::Likely, as_tight(it, within)))
             };
-            high.max(reserved) <= within || here() && nearby()
+            let is_within = high.max(reserved) <= within;
+            let within = within.saturating_sub(segment - scratch);
+            is_within || here(within) && nearby(within)
         });
         let percent = self.spread_percent(number);
         let spread = |bytes: u64| (bytes / 100).saturating_mul(percent).min(bytes);
@@ -330,6 +335,12 @@ impl Fit {
     fn scratch(&self, number: f64) -> u64 {
         let grown = self.laws.iter().filter(|law| !matches!(law, Law::Constant(_)));
         grown.map(|law| law.bytes(number, Bound::Likely)).max().unwrap_or(0).saturating_mul(2)
+    }
+
+    /// Bytes that the device must have for a request of this size, if no cached memory serves it. At least the request.
+    fn segment_of(&self, bytes: u64) -> u64 {
+        let rounded = allocator::round(&self.conf.roundup_power2_divisions, bytes);
+        if bytes == 0 { 0 } else { allocator::segment_bytes(rounded, self.conf.large_segment_bytes).max(bytes) }
     }
 
     /// Percentage of the limit that must stay free. With one recording it includes the spread of the forecast, because

@@ -312,6 +312,31 @@ fn signals_are_passed_on() {
 }
 
 #[test]
+fn a_signal_to_the_group_reaches_the_command_once() {
+    let place = Place::new();
+    // The command counts, and ends at a signal to the launcher alone, which comes last.
+    let script = "n=0; trap 'n=$((n+1)); echo got' USR1; trap 'echo counted $n; exit 9' USR2; \
+                  echo ready; while :; do sleep 0.05; done";
+    let mut run = with_default_signals(&place.run(&["-q"], &["sh", "-c", script]));
+    let mut launcher = run.process_group(0).stdout(Stdio::piped()).spawn().unwrap();
+    let mut said = lines(&mut launcher);
+    assert_eq!(said.next().as_deref(), Some("ready"));
+    for _ in 0..3 {
+        let status = Command::new("kill").args(["-USR1", "--", &format!("-{}", launcher.id())]).status().unwrap();
+        assert!(status.success());
+        assert_eq!(said.next().as_deref(), Some("got"));
+        // Longer than the launcher waits before it relays a signal.
+        std::thread::sleep(Duration::from_millis(300));
+    }
+    kill("USR1", launcher.id());
+    assert_eq!(said.next().as_deref(), Some("got"), "one to the launcher alone is relayed");
+    kill("USR2", launcher.id());
+    assert_eq!(said.next().as_deref(), Some("counted 4"));
+    assert_eq!(launcher.wait().unwrap().code(), Some(9));
+    place.assert_nothing_is_left();
+}
+
+#[test]
 fn a_signal_that_is_ignored_stays_ignored() {
     let place = Place::new();
     let this = memctl_tests::memctl_path();
