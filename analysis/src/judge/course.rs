@@ -12,7 +12,7 @@ use super::group::{Group, groups, same_function};
 use super::held::{given_back, held};
 use super::history::{Level, Per};
 use super::leak;
-use super::recent_growth::{has_stopped, last_third};
+use super::recent_growth::{has_stopped, last_third, rises_before_stop};
 use super::series::{Point, Series};
 use super::significance::{is_share_of_peak, matters};
 use super::subjects::Subject;
@@ -66,6 +66,8 @@ pub(super) struct Course {
     pub slows: bool,
     /// The step of the last rise, if steps are counted.
     pub until_step: Option<u64>,
+    /// Whether a little was added after that.
+    pub hardly_grows: bool,
     pub site: Option<Frame>,
     /// All lines that belong to the site.
     pub place: Place,
@@ -199,14 +201,17 @@ fn course(watch: &RankWatch, group: &Group) -> Option<Course> {
         given_back: given_back(watch, lead.per, begin.at, growing(watch, (group, &place), begin.at)),
         slows: leak::slows_down(lead),
         until_step: None,
+        hardly_grows: false,
         site: group.site.clone(),
         place,
         stack: group.stack.clone(),
     };
     if !released && stands_still {
         course.stand = Stand::Stopped;
-        course.until_ns = lead.growth.risen_ns.last().copied().unwrap_or(course.until_ns);
-        course.until_step = last_step(watch, lead);
+        let rises = rises_before_stop(watch, lead);
+        course.until_ns = lead.growth.risen_ns.get(rises.wrapping_sub(1)).copied().unwrap_or(course.until_ns);
+        course.until_step = step_of(watch, lead, rises);
+        course.hardly_grows = rises < lead.growth.times.len();
     }
     // The memory of requests under way at the end of a window rises and falls with the window's position in the
     // requests.
@@ -316,9 +321,9 @@ fn begin(watch: &RankWatch, lead: &Candidate) -> Begin {
     before.or_else(first).map_or_else(Begin::default, |level| Begin { at: level.at, time_ns: level.time_ns })
 }
 
-/// The step of the last rise.
-fn last_step(watch: &RankWatch, lead: &Candidate) -> Option<u64> {
-    let last = *lead.growth.times.last()?;
+/// The step of the last of these rises.
+fn step_of(watch: &RankWatch, lead: &Candidate, rises: usize) -> Option<u64> {
+    let last = *lead.growth.times[..rises.min(lead.growth.times.len())].last()?;
     let levels = watch.history.levels(lead.per);
     let level = levels.get(levels.partition_point(|level| level.at < last))?;
     (lead.per != Per::Window && watch.history.steps() > 0).then_some(level.step)

@@ -4,6 +4,7 @@ use super::candidate::Candidate;
 use super::growth::Growth;
 use super::history::Per;
 use super::watch::RankWatch;
+use crate::growth::FIRST_LEVEL_FACTOR;
 
 /// Minimum share of the growth in the last third of the boundaries. Even growth has a third there.
 const LATE_MIN: f64 = 0.05;
@@ -12,6 +13,14 @@ const LATE_MIN: f64 = 0.05;
 /// it.
 pub(super) fn has_stopped(watch: &RankWatch, lead: &Candidate) -> bool {
     lead.growth.stopped || late_share(lead, watch) < LATE_MIN
+}
+
+/// The number of rises before growth stopped. Of growth that has next to none in the last third of the boundaries, the
+/// rises there are left out.
+pub(super) fn rises_before_stop(watch: &RankWatch, lead: &Candidate) -> usize {
+    let times = &lead.growth.times;
+    let early = times.partition_point(|&at| at <= last_third(watch, lead.per));
+    if lead.growth.stopped || early == 0 { times.len() } else { early }
 }
 
 /// The boundary before the last third.
@@ -26,9 +35,13 @@ fn late_share(lead: &Candidate, watch: &RankWatch) -> f64 {
     share_since(&lead.growth, last_third(watch, lead.per))
 }
 
-/// The share of a growth after a boundary.
+/// The share of a growth after a boundary. A first rise far beyond all others is memory that is made only once (a model,
+/// a library's workspace) and not part of the growth.
 fn share_since(growth: &Growth, from: u32) -> f64 {
-    let sizes = growth.times.iter().zip(&growth.sizes);
+    let largest = growth.sizes.iter().skip(1).max();
+    let is_beyond = |first: &u64| largest.is_some_and(|largest| *first > largest.saturating_mul(FIRST_LEVEL_FACTOR));
+    let made_once = usize::from(growth.sizes.first().is_some_and(is_beyond));
+    let sizes = growth.times.iter().zip(&growth.sizes).skip(made_once);
     let sum = |late: bool| -> f64 {
         sizes.clone().filter(|(at, _)| !late || **at > from).map(|(_, &size)| size as f64).sum()
     };

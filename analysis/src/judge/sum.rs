@@ -52,6 +52,7 @@ pub(super) fn sum(watch: &RankWatch) -> Option<Course> {
         given_back: given_back(watch, per, begun.at, watch.sites.iter().enumerate()),
         slows: false,
         until_step: stopped.filter(|_| per != Per::Window && watch.history.steps() > 0).map(|level| level.step),
+        hardly_grows: false,
         site: most_of(watch, per, gained),
         place: Place::default(),
         stack: Vec::new(),

@@ -193,6 +193,7 @@ fn united(courses: &[Course], most: &Course) -> Course {
     for other in &others {
         all.gained = all.gained.saturating_add(other.gained);
         all.begun_ns = all.begun_ns.min(other.begun_ns);
+        all.hardly_grows |= other.hardly_grows;
         if other.until_ns > all.until_ns {
             (all.until_ns, all.until_step) = (other.until_ns, other.until_step);
         }

@@ -33,7 +33,9 @@ impl<'a> Shifts<'a> {
                     (&[was], &[is]) => one(was, is).into_iter().collect(),
                     _ => stayed.collect(),
                 };
-                found.into_iter().for_each(|(files, shift)| drop(shifts.entry(files).or_default().insert(shift)));
+                for (files, shift) in found {
+                    shifts.entry(files).or_default().insert(shift);
+                }
             }
         }
         Self(shifts)

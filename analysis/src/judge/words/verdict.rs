@@ -221,8 +221,9 @@ pub(in crate::judge) fn released(inputs: &VerdictInputs<'_>, shown: &Shown<'_>) 
 pub(in crate::judge) fn levelled_off(inputs: &VerdictInputs<'_>, shown: &Shown<'_>) -> String {
     let course = shown.course;
     let until = course.until_step.map_or_else(String::new, |step| format!(" until step {step}"));
+    let since = if course.hardly_grows { "has hardly grown since" } else { "has not grown since" };
     format!(
-        "{}Live memory grew {} in {}{until}{}{} and has not grown since.",
+        "{}Live memory grew {} in {}{until}{}{} and {since}.",
         worst(inputs).unwrap_or_default(),
         HumanBytes::of(course.gained),
         duration(course.seconds()),
