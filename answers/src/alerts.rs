@@ -7,10 +7,10 @@
 
 use std::collections::BTreeMap;
 
-use memctl_model::Severity;
+use memctl_model::{Severity, VerdictKind};
 use serde::{Deserialize, Serialize};
 
-use super::{Job, Listing};
+use super::{Job, JobVerdict, Listing};
 use crate::format::csv::Cell;
 use crate::format::id::Id;
 use crate::format::text::rank_list;
@@ -56,23 +56,31 @@ pub struct Watched {
     pub imported: u32,
     /// Jobs that could not be analysed, or not yet: the absence of alerts for them means nothing.
     pub not_judged: Vec<String>,
+    /// Jobs whose memory grows for a reason that is not known: a leak or a container that still fills. They raise no
+    /// alert.
+    #[serde(default)]
+    pub growing: Vec<String>,
 }
 
 impl Watched {
     /// Counts the judged jobs.
     #[must_use]
     pub fn new(jobs: &[Job]) -> Self {
+        let is_harmless =
+            |verdict: &JobVerdict| verdict.severity.as_deref().is_none_or(|severity| severity == Severity::Info.name());
         let undecided = |job: &&Job| {
-            job.verdict.as_ref().is_none_or(|verdict| {
-                let harmless = verdict.severity.as_deref().is_none_or(|severity| severity == Severity::Info.name());
-                harmless && verdict.inconclusive.is_some()
-            })
+            job.verdict.as_ref().is_none_or(|verdict| is_harmless(verdict) && verdict.inconclusive.is_some())
         };
+        let grows = |verdict: &JobVerdict| {
+            verdict.verdict.as_ref().is_some_and(|it| it.kind == VerdictKind::Growing.name()) && is_harmless(verdict)
+        };
+        let growing = jobs.iter().filter(|job| job.verdict.as_ref().is_some_and(grows));
         let imported = jobs.iter().filter(|job| job.source.as_deref() == Some("import"));
         Self {
             jobs: jobs.len() as u32,
             imported: imported.count() as u32,
             not_judged: jobs.iter().filter(undecided).map(|job| job.id.clone()).collect(),
+            growing: growing.map(|job| job.id.clone()).collect(),
         }
     }
 }

@@ -5,7 +5,7 @@
 use std::io::IsTerminal as _;
 use std::sync::OnceLock;
 
-use tracing_subscriber::filter::Targets;
+use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{Layer as _, Registry, fmt, reload};
@@ -72,9 +72,42 @@ fn from_environment() -> Option<String> {
 }
 
 fn parsed(origin: &str, text: &str) -> Result<Targets, Failure> {
-    text.parse().map_err(|error: tracing_subscriber::filter::ParseError| {
+    let refused = |why: &dyn std::fmt::Display| {
         Failure::usage(format!(
-            "{origin}: {text:?} is no filter such as info or warn,memctl_daemon::judge=debug: {error}"
+            "{origin}: {text:?} is no filter such as info or warn,memctl_daemon::judge=debug: {why}"
         ))
-    })
+    };
+    // The library takes a word without a level for a target whose messages are all logged, and logs no others.
+    for word in text.split(',').map(str::trim).filter(|word| !word.is_empty()) {
+        let level = word.rsplit_once('=').map_or(word, |(_, level)| level);
+        if level.parse::<LevelFilter>().is_err() {
+            return Err(refused(&format!("{level:?} is no level: off, error, warn, info, debug, trace")));
+        }
+    }
+    text.parse().map_err(|error: tracing_subscriber::filter::ParseError| refused(&error))
+}
+
+/// Checks a configuration's filter.
+///
+/// # Errors
+/// It is not.
+pub fn check(configured: Option<&str>) -> Result<(), Failure> {
+    configured.map_or(Ok(()), |text| parsed("log in the configuration", text).map(drop))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_that_is_no_level_is_refused() {
+        for valid in ["info", "WARN", "warn,memctl_daemon::judge=debug", "off", "memctl_daemon=trace"] {
+            assert!(check(Some(valid)).is_ok(), "{valid}");
+        }
+        for wrong in ["warning", "loud", "warn;info", "memctl_daemon", "memctl_daemon=loud"] {
+            let failure = check(Some(wrong)).unwrap_err().to_string();
+            assert!(failure.contains("is no level: off, error, warn, info, debug, trace"), "{failure}");
+        }
+        assert!(check(None).is_ok());
+    }
 }

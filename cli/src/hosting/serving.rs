@@ -141,7 +141,9 @@ fn configuration(wanted: &Serving) -> Result<Config, Failure> {
         layers.push((path.display().to_string(), layer));
     }
     let defaults = Defaults { data_dir: wanted.default_data_dir.clone(), socket: wanted.default_socket.clone() };
-    config::resolve(&layers, &defaults).map_err(|error| Failure::usage(error.to_string()))
+    let config = config::resolve(&layers, &defaults).map_err(|error| Failure::usage(error.to_string()))?;
+    logs::check(config.log.as_deref())?;
+    Ok(config)
 }
 
 async fn check(config: &Config) -> Result<(), Failure> {

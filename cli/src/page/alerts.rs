@@ -102,6 +102,10 @@ fn looked_at(watched: &Watched, none: bool, screen: &Screen) -> String {
     if !watched.not_judged.is_empty() {
         out.push_str(&prose::hanging("Not judged: ", &format!("{}.", watched.not_judged.join(", ")), LINES, screen));
     }
+    if !watched.growing.is_empty() {
+        let jobs = format!("{}. This raises no alert; `memctl query JOB` says what grows.", watched.growing.join(", "));
+        out.push_str(&prose::hanging("Memory grows, cause open: ", &jobs, LINES, screen));
+    }
     out
 }
 

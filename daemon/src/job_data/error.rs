@@ -4,7 +4,7 @@ use memctl_proto::WireError;
 use memctl_proto::chunk::ChunkError;
 use tonic::Status;
 
-use crate::store::StoreError;
+use crate::store::{Store, StoreError};
 
 /// Limit of the bytes of a message.
 const MESSAGE_MAX: usize = 2 << 10;
@@ -108,7 +108,10 @@ pub enum ReadError {
     #[error("{0}")]
     Invalid(String),
     /// Stored data cannot be decoded.
-    #[error("stored item {seq} of session {session} cannot be decoded: {reason}")]
+    #[error(
+        "stored item {seq} of session {session} cannot be decoded ({reason}): `memctl check --deep` lists what is damaged, and a \
+         backup or an export of the job has it again"
+    )]
     Damaged {
         /// The session's key.
         session: i64,
@@ -152,8 +155,17 @@ impl ReadError {
         move |error| Self::damaged(session, seq, error)
     }
 
-    pub(crate) fn chunk(session: i64, seq: u64) -> impl Fn(ChunkError) -> Self {
-        move |error| Self::damaged(session, seq, error)
+    /// The error of a chunk of events, which only decoding shows to be damaged.
+    pub(crate) fn chunk(store: &dyn Store, session: i64, seq: u64) -> impl Fn(ChunkError) -> Self {
+        move |error| {
+            store.note_damaged(session, seq);
+            Self::damaged(session, seq, error)
+        }
+    }
+
+    /// The error of a decoder that does not start.
+    pub(crate) fn decoder(error: ChunkError) -> Self {
+        Self::Fault(error.to_string())
     }
 }
 

@@ -67,7 +67,7 @@ impl<'a> Replay<'a> {
             .filter(|end| end.session == session.key && end.device == device)
             .map(|end| (end.at_event, end.epoch, end.step))
             .collect();
-        let decoder = Decoder::new().map_err(ReadError::chunk(session.key, 0))?;
+        let decoder = Decoder::new().map_err(ReadError::decoder)?;
         Ok(Self { store, session, device, map, decoder, epochs, cursor: None, at_event, started_ns, jumped: false })
     }
 
@@ -125,7 +125,8 @@ impl<'a> Replay<'a> {
             for (chunk, (seq, payload)) in group.iter().zip(payloads) {
                 self.expect(chunk)?;
                 events.clear();
-                self.decoder.decode(&payload, &mut events).map_err(ReadError::chunk(self.session.key, seq))?;
+                let damaged = ReadError::chunk(self.store, self.session.key, seq);
+                self.decoder.decode(&payload, &mut events).map_err(damaged)?;
                 if self.apply(chunk, &events, until, &mut visit) == Go::Stop {
                     return Ok(());
                 }
@@ -206,10 +207,10 @@ async fn state_at_start(store: &dyn Store, session: &SessionRow, device: u8) -> 
     let selection = Selection { events: Some((0, keyframe.at_event - 1)), ..Selection::default() };
     let chunks = store.chunks(session.key, device, selection).await?;
     let seqs: Vec<u64> = chunks.iter().map(|chunk| chunk.seq).collect();
-    let mut decoder = Decoder::new().map_err(ReadError::chunk(session.key, 0))?;
+    let mut decoder = Decoder::new().map_err(ReadError::decoder)?;
     let mut events = Vec::new();
     for (seq, payload) in store.payloads(session.key, &seqs).await? {
-        decoder.decode(&payload, &mut events).map_err(ReadError::chunk(session.key, seq))?;
+        decoder.decode(&payload, &mut events).map_err(ReadError::chunk(store, session.key, seq))?;
     }
     let is_whole = chunks.first().is_some_and(|chunk| chunk.index.first_event == 0);
     if !is_whole || events.len() as u64 != keyframe.at_event {

@@ -195,7 +195,7 @@ impl Look {
         if ends.is_empty() {
             return Ok(true);
         }
-        let mut decoder = Decoder::new().map_err(ReadError::chunk(session.key, 0))?;
+        let mut decoder = Decoder::new().map_err(ReadError::decoder)?;
         let mut events: Vec<Event> = Vec::new();
         for group in chunks.chunks(PAYLOADS) {
             let seqs: Vec<u64> = group.iter().map(|chunk| chunk.seq).collect();
@@ -208,7 +208,7 @@ impl Look {
                 let Some(known) = self.at_event.checked_sub(chunk.index.first_event) else { return Ok(false) };
                 let begun = processor_time();
                 events.clear();
-                decoder.decode(&payload, &mut events).map_err(ReadError::chunk(session.key, seq))?;
+                decoder.decode(&payload, &mut events).map_err(ReadError::chunk(store, session.key, seq))?;
                 let unknown = events.get(usize::try_from(known).unwrap_or(usize::MAX)..).unwrap_or_default();
                 self.replay(unknown, &mut ends, (limit, vouched));
                 self.worked += processor_time().saturating_sub(begun);

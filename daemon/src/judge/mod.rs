@@ -194,7 +194,12 @@ impl Judge {
                 }
                 return self.with_lost(Judgement::failed(unjudged(found, &why, ALLOW_MORE)), found).await;
             }
-            Some(Ok(Err(error @ (ReadError::Damaged { .. } | ReadError::Expired { .. })))) => error.to_string(),
+            Some(Ok(Err(error @ (ReadError::Damaged { .. } | ReadError::Expired { .. })))) => {
+                let why = error.to_string();
+                tracing::error!(job = found.job.name, attempt = found.job.attempt, why, "the job could not be judged");
+                self.lock().known.remove(&found.job.key);
+                return self.with_lost(Judgement::failed(unjudged(found, &why, NOT_THERE)), found).await;
+            }
             Some(Ok(judgement)) => return self.with_lost(judgement?, found).await,
             Some(Err(error)) => supervise::words(error),
             None => "judging ended without a result".to_owned(),
@@ -400,8 +405,10 @@ impl Judge {
     }
 }
 
-/// The remedies of the finding about a job that could not be judged: after a fault, and for a job that is too large.
+/// The remedies of the finding about a job that could not be judged: after a fault, where data are missing, and for a job
+/// that is too large.
 const FAULT: &str = "This is a fault of memctl: the daemon's log has the details.";
+const NOT_THERE: &str = "A part of its stored data is damaged or gone.";
 const ALLOW_MORE: &str = "Allow the judge more with `judge_memory` in the daemon's configuration.";
 
 /// The finding that a job could not be judged. Without it the job would look healthy.

@@ -46,7 +46,11 @@ impl Damage {
     /// Remembers an item, and logs it the first time.
     pub(super) fn found(&self, session: SessionKey, seq: u64) {
         if is_new(&self.items, (session, seq)) {
-            tracing::error!(session, seq, "item {seq} of session {session} is damaged: it is left out of every answer");
+            tracing::error!(
+                session,
+                seq,
+                "item {seq} of session {session} is damaged: answers leave it out, or say that they need it"
+            );
         }
     }
 

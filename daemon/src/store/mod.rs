@@ -394,6 +394,9 @@ pub trait Store: Send + Sync + 'static {
         Vec::new()
     }
 
+    /// Remembers that the content of an item is damaged, which only its reader could see.
+    fn note_damaged(&self, _session: SessionKey, _seq: u64) {}
+
     /// Whether a damaged item of this session was found.
     fn has_damage(&self, session: SessionKey) -> bool {
         self.damaged().iter().any(|(of, _)| *of == session)

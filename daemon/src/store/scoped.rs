@@ -175,6 +175,10 @@ impl Store for Scoped {
         self.store.damaged()
     }
 
+    fn note_damaged(&self, session: SessionKey, seq: u64) {
+        self.store.note_damaged(session, seq);
+    }
+
     async fn delete_job(&self, job: i64) -> Result<Expired, StoreError> {
         self.store.delete_job(job).await
     }

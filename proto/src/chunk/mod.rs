@@ -58,13 +58,13 @@ pub enum ChunkError {
     #[error("chunk version {0} is not known here (this memctl reads up to version {VERSION}): upgrade this side")]
     Version(u8),
     /// A part ends early.
-    #[error("chunk is truncated in its {0}: send or fetch it again")]
+    #[error("chunk is truncated in its {0}")]
     Truncated(&'static str),
     /// A part contradicts the format.
     #[error("chunk is malformed in its {0}: it was damaged or not written by memctl")]
     Malformed(&'static str),
     /// A checksum does not match.
-    #[error("chunk is damaged: the checksum of its {0} does not match; send or fetch it again")]
+    #[error("chunk is damaged: the checksum of its {0} does not match")]
     Checksum(&'static str),
     /// A declared size is beyond a limit. Nothing was allocated for it.
     #[error("chunk declares {value} for its {what}, the limit is {max}")]

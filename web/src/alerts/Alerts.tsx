@@ -101,6 +101,7 @@ export function Alerts({ tenant }: { tenant: string | null }): JSX.Element {
   const firing = alerts.filter((alert) => alert.state === 'firing');
   const quiet = firing.filter((alert) => alert.silenced_by !== null).length;
   const open = answer?.jobs?.not_judged ?? [];
+  const growing = answer?.jobs?.growing ?? [];
   const jobs = answer?.jobs?.jobs ?? 0;
   const watched = jobs === 0 ? '' : jobs < LOOKED_AT ? ` for ${plural(jobs, 'job')}` : ` for the newest ${jobs} jobs; older ones were not looked at`;
   return (
@@ -113,6 +114,7 @@ export function Alerts({ tenant }: { tenant: string | null }): JSX.Element {
           <p role="status">
             {firing.length === 0 ? `No alert fires${watched}.` : `${plural(firing.length, 'alert')} firing, ${quiet === 0 ? 'none' : quiet} silenced.`}
             {open.length > 0 && ` ${plural(open.length, 'job')} could not be judged, or not yet: ${open.slice(0, 8).join(', ')}${open.length > 8 ? ', …' : ''}.`}
+            {growing.length > 0 && ` The memory of ${plural(growing.length, 'job')} grows and its cause is open, which raises no alert: ${growing.slice(0, 8).join(', ')}${growing.length > 8 ? ', …' : ''}.`}
             {answer.given_up > 0 && ` ${plural(answer.given_up, 'notification')} could not be delivered since the daemon started.`}
             {(answer.jobs?.imported ?? 0) > 0 && ` ${plural(answer.jobs?.imported ?? 0, 'job')} of them ${answer.jobs?.imported === 1 ? 'was' : 'were'} read from files, which raise alerts only where a rule has \`imported = true\`: the list of jobs says what was found in them.`}
           </p>

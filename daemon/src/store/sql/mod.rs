@@ -358,6 +358,10 @@ impl<B: Backend> Store for B {
         self.damage().list()
     }
 
+    fn note_damaged(&self, session: SessionKey, seq: u64) {
+        self.damage().found(session, seq);
+    }
+
     async fn close(&self) -> Result<(), StoreError> {
         self.end().await
     }

@@ -703,4 +703,5 @@ export interface Watched {
   jobs: number;
   imported: number;
   not_judged: string[];
+  growing: string[];
 }
