@@ -3,8 +3,8 @@
 //! The method is global alignment with gaps (Needleman and Wunsch 1970), within each function of a file. Moved lines keep
 //! their order in nearly all changes of a program. So the lines of a function are two sequences, and the alignment
 //! chosen is the one that leaves the least memory unexplained. Equal line numbers decide only between alignments that
-//! are otherwise equal: a line that moved can get the number of another line. A line whose memory changed moved only as
-//! far as others of its file did (see `shifts.rs`).
+//! are otherwise equal: a line that moved can get the number of another line. A line whose memory changed has no
+//! partner of another number above a line that certainly did not move (see `unmoved.rs`).
 //!
 //! Guarantees: a line has at most one partner, in the same function and the same file (or a file of the same name, if
 //! the other run is of another checkout), or in a function that was moved or renamed (see `moved.rs`). Partners of one
@@ -15,14 +15,14 @@
 //! function, if their old function still has lines.
 
 mod moved;
-mod shifts;
+mod unmoved;
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BTreeMap, BTreeSet};
 
 use memctl_analysis::proof_limits::ALIGNED_LINES_MAX;
 
-use self::shifts::Shifts;
+use self::unmoved::Unmoved;
 use crate::Frame;
 use crate::format::text::file_name;
 
@@ -103,7 +103,7 @@ struct Function {
 pub(crate) fn align(before: &[Line<'_>], after: &[Line<'_>], hidden: Hidden) -> Vec<Pair> {
     let mut pairs = Vec::with_capacity(before.len().max(after.len()));
     let functions = functions(before, after);
-    let shifts = Shifts::of(&functions, before, after);
+    let unmoved = Unmoved::of(&functions, before, after);
     for mut function in functions {
         function.before.sort_by_key(|&at| place(&before[at]));
         function.after.sort_by_key(|&at| place(&after[at]));
@@ -112,7 +112,7 @@ pub(crate) fn align(before: &[Line<'_>], after: &[Line<'_>], hidden: Hidden) -> 
             before: function.before.iter().map(|&at| &before[at]).collect(),
             after: function.after.iter().map(|&at| &after[at]).collect(),
             hidden,
-            shifts: &shifts,
+            unmoved: &unmoved,
         };
         let of = |(was, is): Pair| (was.map(|at| function.before[at]), is.map(|at| function.after[at]));
         pairs.extend(sides.aligned().into_iter().map(of));
@@ -167,7 +167,7 @@ struct Sides<'a> {
     before: Vec<&'a Line<'a>>,
     after: Vec<&'a Line<'a>>,
     hidden: Hidden,
-    shifts: &'a Shifts<'a>,
+    unmoved: &'a Unmoved<'a>,
 }
 
 impl Sides<'_> {
@@ -255,7 +255,7 @@ impl Sides<'_> {
             blocks,
             moved: u64::from(number(was) != number(is)),
         };
-        (bytes == 0 || self.shifts.allow(was, is)).then_some(cost)
+        (bytes == 0 || self.unmoved.allow(was, is)).then_some(cost)
     }
 }
 

@@ -217,7 +217,7 @@ fn a_line_that_only_one_run_reaches_is_not_a_line_that_moved() {
     let after = [own(6, "activations", 3 * PLANTED), own(14, "parameters", PLANTED)];
     let (more, less) = (3 * PLANTED as i64, -32 * PLANTED as i64);
     assert_eq!(changes(&before, &after), [(None, Some(6), more), (Some(4), None, less)]);
-    // Two lines were added above both: the first one moved as far as the second.
+    // Two lines were added above both, so nothing shows that the first one did not move.
     let moved = [after[0].clone(), moved(&after[1], 2)];
     assert_eq!(changes(&before, &moved), [(Some(4), Some(6), more + less)]);
 }

@@ -140,7 +140,8 @@ def test_the_line_at_the_peak_is_the_allocations(ran: Ran) -> None:
 
 
 def rows_of(ran: Ran) -> dict[str, str]:
-    """Peak and retained bytes in the table, by test. (Where `CI` is set, pytest's summary has whole messages with sizes.)"""
+    """Peak and retained bytes in the table, by test."""
+    # Where `CI` is set, pytest's summary has whole messages, with sizes.
     rows = [line for line in ran.out.splitlines() if "iB" in line and not line.startswith(("FAILED", "ERROR"))]
     lines = [line.partition("test_suite.py::") for line in rows]
     return {test.split()[0]: " ".join(figures.split()) for figures, _, test in lines if test}
