@@ -35,7 +35,7 @@
 //! agent.step_end(0);
 //!
 //! let outcome = agent.stop(None, Duration::from_millis(50));
-//! // An allocation, and both halves of its free.
+//! // One event for the allocation, and two for its free (requested, completed).
 //! assert_eq!(outcome.counts.produced, 3);
 //! assert!(!outcome.delivered && outcome.counts.dropped == 3, "no daemon listened: {outcome:?}");
 //! # Ok(())
@@ -54,7 +54,7 @@
 //!
 //! For WebAssembly only the batch stage is compiled, which packs recordings.
 //!
-//! Refuses: to make the trainer wait for anything except [`Agent::stop`], and to depend on a database.
+//! The trainer waits for nothing except [`Agent::stop`]. The agent does not depend on a database.
 
 // The batch stage has parts that only live sessions use.
 #![cfg_attr(target_family = "wasm", allow(dead_code))]

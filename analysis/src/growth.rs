@@ -1,9 +1,9 @@
 //! Growth from epoch to epoch: live bytes of a rank and of each allocation site at epoch ends, and their slopes.
 //!
 //! Guarantees: the rate is that of [`statistics::slope`], which findings use as well. It is 0 if a series rose and has
-//! stopped rising. It is also 0 if the series mostly does not change: a copy of the weights, a block that could not be
-//! split, a freed buffer. A series that only ever rises, and does so at least three times, still has a rate: a leak
-//! every third epoch.
+//! stopped rising. It is also 0 if the level rarely changes from epoch to epoch, for example by a copy of the weights,
+//! a block that could not be split, or a freed buffer. But a series that never falls and rises at least three times has
+//! a rate, because a leak may grow only every third epoch.
 //!
 //! A rate is not yet a leak: a cache that fills has one, too. Fewer than two epochs have no rate.
 
@@ -13,7 +13,8 @@ use memctl_model::{Boundary, DeviceIndex, SiteTable, StackId};
 
 use crate::statistics::{self, cautious_median};
 
-/// If a first level is more than this many times the largest later rise, it does not consist of such rises.
+/// A first level that is more than this many times the largest later rise consists mainly of memory that is made only
+/// once and is not growth.
 pub(crate) const FIRST_LEVEL_FACTOR: u64 = 4;
 
 /// Live bytes at the end of an epoch.
@@ -92,7 +93,7 @@ fn stands_still(changes: &[f64]) -> bool {
     changes.len() > last && *end >= last && *end > longest
 }
 
-/// Slope, ends and direction of a series; `None` for fewer than two epochs.
+/// How a series grew; `None` for fewer than two epochs.
 #[must_use]
 pub fn growth(series: &[EpochBytes]) -> Option<Growth> {
     let (first, last) = (series.first()?, series.last()?);

@@ -31,7 +31,7 @@ pub struct Sites {
 /// How the page is drawn.
 #[derive(Clone, Debug, Default)]
 pub struct View {
-    /// Library frames too.
+    /// Whether library frames are drawn too.
     pub all_frames: bool,
     /// Branches below this share (0..1) are summed up.
     pub min_share: f64,
@@ -39,7 +39,7 @@ pub struct View {
     pub chosen: bool,
     /// The moment in words.
     pub moment: String,
-    /// Flags that reach the same store; `None` = no advice.
+    /// Flags that select the same store, for the commands that the page suggests; `None` to suggest none.
     pub hint: Option<String>,
 }
 
@@ -69,7 +69,7 @@ pub struct RankSites {
     pub sites: Vec<Site>,
     /// Smaller ones that the answer leaves out; null where it has all.
     pub further: Option<Further>,
-    /// Whether more sites lived at once than are counted separately: those beyond are one without a stack.
+    /// Whether there were more sites than can be counted separately. The excess counts as one site without a stack.
     pub merged: bool,
 }
 
@@ -93,8 +93,8 @@ pub struct Site {
     pub live_bytes: u64,
     /// Live blocks.
     pub live_blocks: u64,
-    /// What nine tenths of its bytes or more are for, by the ledger's classes; null where that is not one class, or
-    /// more than 8 devices were asked for at once.
+    /// The class, as in the ledger, of at least nine tenths of its bytes; null if no class has so many, or if the query
+    /// selected more than 8 devices.
     pub class: Option<String>,
     /// The innermost frame of the user's own code; null when no stack was recorded.
     pub site: Option<Frame>,
@@ -127,8 +127,8 @@ impl Sites {
         Some(sites.any(|site| !site.stack.is_empty()))
     }
 
-    /// Writes folded stacks, frames with their lines; with several ranks the rank is the root. Equal stacks are one
-    /// line: some readers of the format add them up, others use the last one.
+    /// Writes folded stacks whose frames have their lines. With several ranks, the rank is the root. Equal stacks are
+    /// joined into one line, because some readers of the format add up equal lines and others use only the last one.
     ///
     /// # Errors
     /// The writer's.

@@ -1,4 +1,4 @@
-//! The cost of a step for the worker, by the number of live blocks: 10³ to 10⁶ blocks, of which a step touches a few.
+//! The time that a step costs the agent's worker thread, for 10³ to 10⁶ live blocks, of which a step touches a few.
 //!
 //! The same step for every size: 65 blocks of 20 stacks are allocated, all but one are freed, and the step's end yields
 //! a site table. The time is this thread's processor time as counted by the kernel, so a busy machine affects it only
@@ -14,14 +14,14 @@ use memctl_model::{Action, AllocatorSettings, DeviceIndex, Dropped, Event, Mark,
 use memctl_proto::v1::ItemKind;
 
 const STEPS: u64 = 2_000;
-/// The number of 10 ms steps in a linger time.
+/// The number of steps after which the batcher's linger time is over, if a step takes 10 ms.
 const STEPS_PER_LINGER: u64 = 100;
 const BLOCKS_PER_STEP: u64 = 65;
 const SEGMENT_BYTES: u64 = 2 << 20;
 const BLOCK_BYTES: u64 = 2_048;
 const BASE: u64 = 0x7f00_0000_0000;
 
-/// Live blocks and the sites that they come from; the others are compared with the first.
+/// Numbers of live blocks and of the sites that they come from. The other pairs are compared with the first.
 const SIZES: [(u64, u64); 6] =
     [(1_000, 100), (10_000, 100), (100_000, 1_000), (100_000, 100_000), (1_000_000, 1_000), (1_000_000, 100_000)];
 

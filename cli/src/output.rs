@@ -28,7 +28,8 @@ pub fn show(answer: &impl Page, global: &Global, screen: &Screen, out: &mut dyn 
     print(answer, global.output, screen, out).map_err(|error| Failure::output("standard output", &error))
 }
 
-/// Prints a response about a part of a job. People first read what it measures if that is not the whole job.
+/// Prints a response about a part of a job. If it is not the whole job, a line before the table states the measured
+/// part.
 ///
 /// # Errors
 /// The output cannot be written.

@@ -1,6 +1,6 @@
 //! Patterns of names, in which `*` matches any text.
 //!
-//! Guarantees: for any pattern, the time is linear in the text for each `*`.
+//! Guarantees: matching takes at most time proportional to the length of the text times the number of `*`.
 
 /// Whether a text matches a pattern.
 pub fn fits(pattern: &str, text: &str) -> bool {

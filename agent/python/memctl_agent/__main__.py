@@ -130,7 +130,7 @@ def main(arguments: Optional[list[str]] = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("doctor", help="report what works with this Python and its torch")
     builder = commands.add_parser("build", help="compile the shim for this torch before the first run")
-    builder.add_argument("--output", metavar="FOLDER", help="write the shim to FOLDER, with its name in the package")
+    builder.add_argument("--output", metavar="FOLDER", help="write the shim to FOLDER, under the name that wheels use")
     parsed = parser.parse_args(arguments)
     return doctor() if parsed.command == "doctor" else build(parsed.output)
 

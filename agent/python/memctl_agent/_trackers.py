@@ -4,7 +4,7 @@ At the end of each epoch and of every few steps, the training's thread reads PyT
 thread of memctl asks the daemon for its verdict, after epochs or, without epochs, once in a while. It also makes all
 calls that may wait for a server.
 Guarantees: nothing raises into the training, and the training does not wait for the daemon. A tracker that fails is
-left alone, and one line on stderr has the reason. Nothing but numbers and texts is kept, and the tracker itself.
+left alone, and one line on stderr has the reason. Only numbers, texts and the tracker itself are kept.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from memctl_agent import _command, _summary
 from memctl_agent._book import BACKWARD, EPOCH_END, EPOCH_ENDED, FORWARD, PHASE_END, STEP_END
 from memctl_agent._session import OFF, SESSION, say
 
-# How long a question to the daemon may take, and how long the daemon gets before it to store what was recorded, in
-# seconds.
+# Time limits in seconds: for a question to the daemon, and for the daemon to store what was recorded before it is
+# asked.
 ASK_S = 60.0
 SETTLE_S = 5.0
 # How long the end of the session waits for what was not passed on yet, in seconds.
@@ -37,8 +37,8 @@ Values = Mapping[str, Any]
 
 
 class Tracker:
-    """One tracker. `numbers` gets values and a step. `texts` gets texts when they change, in memctl's thread.
-    `may_wait` states whether `numbers` may wait for a server, and runs in memctl's thread, too."""
+    """One tracker. `numbers` gets values and a step. `texts` gets texts when they change, in memctl's thread. If
+    `may_wait` is true, `numbers` may wait for a server, so it runs in memctl's thread, too."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class Tracker:
 
 
 def tracker_of(target: Any) -> Optional[Tracker]:
-    """The tracker for an object of the user's; None if the object is none."""
+    """The tracker for the user's object; None if the object is not a tracker."""
     if callable(getattr(target, "add_scalar", None)):
         return _tensorboard(target)
     if callable(getattr(target, "log_metrics", None)) and callable(getattr(target, "active_run", None)):
@@ -78,8 +78,8 @@ def _tensorboard(writer: Any) -> Tracker:
 
 
 def _wandb(run: Any) -> Tracker:
-    """A run, or the module `wandb`. The values join the program's next `log`, so the numbers of its steps stay. The
-    run's own process sends them."""
+    """A run, or the module `wandb`. The values join the program's next `log`, so the program's step
+    numbers do not change. The run's own process sends the values."""
 
     def numbers(values: Values, step: int) -> None:
         run.log(dict(values), commit=False)
@@ -116,7 +116,7 @@ class Log:
         # Steps until the next one that is logged, and the number of the last step.
         self._left, self._step = 1, 0
         self._levels: dict[str, int] = {}
-        # The devices that were in use when all were read, which is at the end of each epoch.
+        # The devices to read: those in use when all were last read. All are read first, and again at each epoch's end.
         self._used: list[int] = []
         self._of_daemon: dict[str, Any] = {}
         self._texts: dict[str, str] = {}
@@ -175,7 +175,7 @@ class Log:
 
     def ends(self) -> None:
         """The session is about to end, and writes its last marks. The tracker may have ended before, as trackers do
-        when the process ends, so an error is none."""
+        when the process ends, so its errors are not reported."""
         self._is_ending = True
 
     def end(self) -> None:
@@ -185,7 +185,7 @@ class Log:
         if thread is None or thread is threading.current_thread():
             return
         self._is_over = True
-        # (The thread takes what is in the queue before it sees that this is over.)
+        # (This wakes the thread. It takes what is in the queue before it ends.)
         self._queue.put(({}, -1))
         if self._tracker.may_wait:
             thread.join(END_S)

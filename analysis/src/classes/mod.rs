@@ -1,9 +1,9 @@
 //! The purpose of live memory: parameters, gradients, optimizer state, activations, temporaries, workspace.
 //!
 //! The class of a block is derived from the code that allocated it, the phase in which it was born, how long it stays
-//! ([`Stay`]), and which blocks have the same sizes (module `sets`). It is exact if the storages are listed
-//! ([`Exact`]). Guarantees: the classes' bytes sum to the input's. Blocks that no rule covers are *unknown* and shown
-//! as such. Size alone never decides, except for library workspaces.
+//! ([`Stay`]), and which blocks have the same sizes (module `sets`). It is exact for storages that the
+//! session listed ([`Exact`]). Guarantees: the classes' bytes sum to the input's. Blocks that no rule covers are
+//! *unknown* and shown as such. Size alone never decides, except for library workspaces.
 
 mod lived;
 mod passes;
@@ -131,7 +131,7 @@ pub enum Stay {
     Within,
     /// Freed by the next step.
     Handed,
-    /// Freed later than that.
+    /// Freed later than that, or not freed although a later step was seen.
     Kept,
 }
 
@@ -208,9 +208,9 @@ impl<'a> Classifier<'a> {
         self.listed(&asked, listed).into_iter().zip(blocks).collect()
     }
 
-    /// The rows of a site table, by class. A table contains neither steps nor sizes of single blocks. Everything in it
-    /// outlived its step, and a row's blocks count as equally large. For a stack whose blocks are `known`, the row has
-    /// the class of most of their bytes. The result sums to the rows' bytes.
+    /// The rows of a site table, by class. A table contains neither steps nor sizes of single blocks. So all its
+    /// memory counts as older than the step, and the blocks of a row count as equally large. A row whose stack is in
+    /// `known` gets the class given there. The result sums to the rows' bytes.
     #[must_use]
     pub fn of_rows(&mut self, rows: &[SiteRow], known: &HashMap<StackId, Class>) -> Shares {
         let mut shares = Shares::default();

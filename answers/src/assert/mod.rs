@@ -1,8 +1,8 @@
 //! `memctl assert` as data: each condition with the figure that decided it.
 //!
-//! Guarantees: a condition holds only on sufficient data: a pass is inconclusive on a job that still runs, ended badly,
-//! was not recorded completely or could not be analysed, unless that is allowed; evidence against a condition counts at
-//! once. A missing figure never passes, not even with `allow_incomplete`.
+//! Guarantees: a condition holds only on sufficient data. If the job still runs, ended badly, was not recorded
+//! completely or could not be analysed, a condition that would hold is inconclusive, unless that is allowed. Evidence
+//! against a condition counts at once. A missing figure never passes, not even with `allow_incomplete`.
 
 pub mod against;
 mod beside;
@@ -32,7 +32,7 @@ use crate::format::text::{plural, rank_list};
 /// Options for the evaluation of conditions.
 #[derive(Clone, Debug, Default)]
 pub struct Terms {
-    /// Only what comes once this epoch has ended.
+    /// Use only data from the end of this epoch on, including this end.
     pub after_epoch: Option<u32>,
     /// For `stable`.
     pub tolerance: Option<Tolerance>,
@@ -51,20 +51,20 @@ pub struct Verdicts {
     pub schema: u32,
     /// The job.
     pub job: Job,
-    /// What the answer rests on.
+    /// How complete the data behind the answer is.
     pub completeness: Completeness,
     /// Whether all of them hold.
     pub holds: bool,
     /// Why the data does not suffice, in sentences; empty if it does.
     pub incomplete: Vec<String>,
-    /// Whether that was allowed.
+    /// Whether incomplete data was allowed.
     pub incomplete_allowed: bool,
     /// The conditions, in their order.
     pub conditions: Vec<Checked>,
     /// What the findings, or their absence, rest on.
     #[serde(flatten)]
     pub scope: Scope,
-    /// What the job's memory did; null from a daemon that does not say.
+    /// How the job's memory developed; null if the daemon does not report it.
     pub verdict: Option<Verdict>,
 }
 
@@ -75,7 +75,7 @@ pub struct Checked {
     pub condition: String,
     /// What came of it.
     pub verdict: Outcome,
-    /// By what, in words.
+    /// The reason, in words.
     pub because: String,
     /// The figure that decided, where it is bytes.
     pub value_bytes: Option<u64>,
@@ -85,7 +85,7 @@ pub struct Checked {
     pub rank: Option<u32>,
     /// Ids of the findings against it.
     pub findings: Vec<String>,
-    /// Where the memory was allocated that decided, if no finding names it.
+    /// The site of the memory that decided the outcome, if no finding names it.
     #[serde(skip)]
     pub site: Option<Frame>,
     /// Whether a peak decided. Peaks have no finding; their sites explain them.
@@ -132,7 +132,7 @@ impl Verdicts {
             }
             checked
         };
-        // A condition about the other job replaces those that follow from it by default.
+        // The default comparisons are left out if a condition compares with the other job.
         let is_stated = conditions.iter().any(|condition| condition.asks.is_relative());
         let default = against.filter(|_| !is_stated);
         let compared = default.into_iter().flat_map(|other| against::checks(&report, other, terms));
@@ -269,8 +269,8 @@ fn check(report: &Report, condition: &Condition, terms: &Terms, other: Option<&A
         Asks::Growth(limit, per) => growth::growth(report, limit, per, terms),
         Asks::Unused(limit) => peaks::unused(report, limit, terms),
     };
-    // Known evidence decides against a condition at once. If the condition holds or is undecided, this reason takes
-    // precedence.
+    // Evidence against the condition counts at once. Without such evidence, the condition is inconclusive if no epoch
+    // ended after the named one.
     if checked.verdict != Outcome::DoesNotHold
         && let Some(because) = nothing_follows(report, terms)
     {
@@ -348,8 +348,8 @@ fn too_few(report: &Report, terms: &Terms, least: usize) -> Option<Checked> {
         .then(|| verdict(Outcome::Inconclusive, format!("needs {least} epoch ends{after}, found {fewest}{remedy}")))
 }
 
-/// Inconclusive if evidence against it could not have been found, unless that is allowed. (If nothing was looked at, it is
-/// not allowed: a missing figure never passes.)
+/// Inconclusive if the analysis could not have found evidence against the condition, unless incomplete data is allowed.
+/// If nothing was analysed, it is inconclusive even then, because a missing figure never passes.
 fn not_judged(report: &Report, terms: &Terms) -> Option<Checked> {
     let looked = report.scope.judged.steps + report.scope.judged.epoch_ends + report.scope.judged.windows > 0;
     let not = report.scope.inconclusive().filter(|_| !terms.allow_incomplete || !looked)?;

@@ -1,5 +1,5 @@
-//! Runs of servers: one server, or two replicas that get different requests. Leaks and other growth are drawn as for
-//! trainings, but their times are in seconds. A leak leaks at least ten times in its first two minutes.
+//! Runs of servers: one server, or two replicas that get different requests. Leaks and other growth are chosen at
+//! random as for trainings, but their times are in seconds. A leak leaks at least ten times in its first two minutes.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -34,7 +34,7 @@ const PAGE: u32 = 64;
 pub(crate) struct Watched {
     /// The latest value of each measured quantity.
     pub last: HashMap<(SessionKey, u8), Sample>,
-    /// Growth of the allocated bytes.
+    /// Growth of the allocated bytes, in bytes per epoch.
     pub growth: HashMap<(SessionKey, u8), f64>,
 }
 
@@ -127,8 +127,8 @@ impl SessionWatch {
             let mut rows = Vec::new();
             for kind in [ItemKind::Stacks, ItemKind::SiteTables, ItemKind::Samples] {
                 let mut page = store.items_after(self.session, kind, self.seen, PAGE).await?;
-                // If more items of this kind follow, the other kinds are read no further, so that all items keep their
-                // order.
+                // If this page is not the last of its kind, items of the other kinds are used only up to its end. So
+                // items of all kinds are used in their order.
                 upto = upto.min(page.looked_to.unwrap_or(upto));
                 rows.append(&mut page.items);
             }
@@ -173,7 +173,8 @@ impl SessionWatch {
         Ok(())
     }
 
-    /// Saves the state when it is due and no item was damaged, which a later daemon must see. A failure costs time.
+    /// Saves the state when it is due. If an item is damaged, nothing is saved, so that a later daemon reads the items
+    /// again and finds the damage. If saving fails, a later daemon only needs more time.
     async fn keep(&mut self, store: &dyn Store, ended: bool) {
         if self.range != Range::default() || !self.progress.is_due(ended) || store.has_damage(self.session) {
             return;
@@ -245,7 +246,7 @@ impl SessionWatch {
         let told = Arc::make_mut(&mut self.told);
         let known = self.stacks.innermost(0).len().min(STACKS_MAX);
         let new = &self.stacks.innermost(0)[told.len().min(known)..known];
-        // Frames of stacks without names are left out.
+        // Frames that only stacks beyond `STACKS_MAX` have are left out, because these stacks get no names.
         let upto = new.iter().filter(|&&innermost| innermost != OUTSIDE).max().map_or(0, |last| *last as usize + 1);
         let from = told.nodes();
         for (frame, caller) in self.stacks.nodes(from).take(upto.saturating_sub(from)) {
@@ -368,8 +369,8 @@ impl JobWatch {
         watched
     }
 
-    /// Whether a session's memory is known from anything other than events. A process that was never sampled, or that
-    /// ended at once, has only empty tables.
+    /// Whether samples or tables show a session's memory. A process that was never sampled, or that ended at once, has
+    /// only tables without bytes, which show nothing.
     #[must_use]
     pub fn is_known(&self, key: SessionKey) -> bool {
         let holds = |levels: &Levels| levels.counters.reserved_bytes > 0 || levels.counters.allocated_bytes > 0;

@@ -62,8 +62,8 @@ impl fmt::Debug for StoreAddress {
     }
 }
 
-/// Opens a store. `holder` names the opening process (for example by the daemon's address). Another process that finds
-/// a SQLite file in use gets this name in its error.
+/// Opens a store. `opener` is a name of this process (for example the daemon's address). If another process finds the
+/// SQLite file in use, its error has this name.
 ///
 /// # Errors
 /// Those of [`SqliteStore::open`] and [`PostgresStore::open`].

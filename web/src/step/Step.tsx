@@ -36,7 +36,7 @@ function levelsSaid(of: StepMemory): string {
   return `${plural(of.last_event - of.first_event, 'event')} in ${duration(of.duration_ns / 1e6)}. ${bytes(start.allocated_bytes)} allocated at the begin, ${bytes(peak.allocated_bytes)} at the peak (event ${count(peak.event - of.of.first_event)}), ${bytes(end.allocated_bytes)} at the end: ${change}.`;
 }
 
-/** A step that is there. */
+/** A step whose answer has arrived. */
 function Shown({ of, at, limit, walk }: { of: StepMemory; at: Address; limit: number | null; walk: (by: 1 | -1) => void }): JSX.Element {
   const dark = useDark();
   const shaped = useMemo(() => shapes(of, at.axis), [of, at.axis]);
@@ -46,7 +46,8 @@ function Shown({ of, at, limit, walk }: { of: StepMemory; at: Address; limit: nu
   const [closer, setCloser] = useState(asked);
   const key = [at.from, at.to, at.axis].join();
   const written = useFollowed(key, () => { setCloser(asked()); });
-  // (A block belongs to its answer: the next step has others. The picture stays, and keeps the focus.)
+  // (A chosen block is valid only for its answer, because the next step has other blocks. The picture itself stays, so
+  // it keeps the focus.)
   const [kept, setKept] = useState<{ of: StepMemory; block: number | null }>({ of, block: null });
   const [over, setOver] = useState<{ of: StepMemory; what: What | null }>({ of, what: null });
   const chosen = kept.of === of ? kept.block : null;
@@ -105,11 +106,11 @@ function Shown({ of, at, limit, walk }: { of: StepMemory; at: Address; limit: nu
   );
 }
 
-/** The way to the neighbours of a step, and to the other parts of a long one. */
+/** Links to the previous and the next step, and to the other parts of a long step. */
 function Ways({ of, to }: { of: StepMemory; to: (more: Partial<Address>) => Address }): JSX.Element {
   const span = of.of;
   const shown = of.last_event - of.first_event;
-  // (Events without a step are found by the moment that is meant without one.)
+  // (Events outside a step have no step number. An address without a step and a moment means the moment of the peak.)
   const itself = span.kind === 'events' ? { step: null } : { step: span.step };
   const noun = span.kind === 'window' ? 'window' : 'step';
   return (

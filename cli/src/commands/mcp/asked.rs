@@ -52,7 +52,7 @@ impl Asked {
         self.given.get(name).and_then(Value::as_u64)
     }
 
-    /// A whole number that has 32 bits by its shape.
+    /// A whole number that the argument's shape limits to 32 bits.
     #[must_use]
     pub fn small(&self, name: &str) -> Option<u32> {
         self.number(name).and_then(|number| u32::try_from(number).ok())
