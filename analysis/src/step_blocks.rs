@@ -1,4 +1,4 @@
-//! The blocks of a stretch of events, stacked: the largest blocks each for itself, and all others as one rest.
+//! The blocks of a stretch of events, stacked: the chosen blocks one by one, and all others together as the rest.
 //!
 //! Guarantees: at every event of the stretch, the bytes of the chosen blocks and of the rest add up to the allocated
 //! bytes of the replay. A point stands for a run of events and has the levels of the run's highest event, so the
@@ -43,13 +43,13 @@ pub struct Stacked {
     pub points: Vec<Point>,
     /// Events of a run; the last run may be shorter.
     pub run: u64,
-    /// The levels of the first highest event.
+    /// The highest event; the first one if several are equally high.
     pub peak: Option<Point>,
-    /// Whether all blocks together have the allocated bytes of every event.
+    /// Whether the bytes of all blocks add up to the allocated bytes at every event.
     pub consistent: bool,
 }
 
-/// The part of a block's life that is within a stretch: allocated after `from` events until `until`, exclusive.
+/// The part of a block's life that is within a stretch: from the event `from` up to, but not including, `until`.
 #[derive(Clone, Copy)]
 struct Within {
     block: usize,
@@ -189,12 +189,13 @@ mod tests {
         assert_eq!(stacked(&lives, 10, &[], 3, 2).peak, None);
     }
 
-    /// Requests and frees of a program, by an address that is free or in use.
+    /// A program, as pairs of a place and a number of bytes. See [`events`].
     fn program() -> impl Strategy<Value = Vec<(u8, u64)>> {
         proptest::collection::vec((0_u8..24, 1_u64..5_000_000), 1..300)
     }
 
-    /// An event at one of the places: an allocation if it is free, else the two events of its free, which may be apart.
+    /// The events of a program: an allocation at a free place. At a used place, the request of a free and its
+    /// completion, together or one by one.
     fn events(of: &[(u8, u64)]) -> Vec<Event> {
         let mut states = [0_u8; 24];
         let mut all = Vec::new();

@@ -16,7 +16,7 @@ use crate::recorder::Recorder;
 
 /// Minimum interval between queries of the device's memory. Each takes a few microseconds.
 const DEVICE_EVERY_NS: u64 = 100_000_000;
-/// Minimum interval between sending the live blocks between ends of steps. The time that it takes grows with their
+/// While no step ends, the live blocks are sent at most once in this interval. The time that it takes grows with their
 /// number.
 const ANSWER_EVERY_NS: u64 = 1_000_000_000;
 /// A device's name, UUID and memory, as far as the driver reports them.

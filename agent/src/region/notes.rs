@@ -2,7 +2,7 @@
 //!
 //! Guarantees: a note is visible completely or not at all, also when the writer dies while it writes. `push` never
 //! waits. A full log refuses the note and counts it.
-//! Refuses: several writers at once (the trainer's threads use one lock), and to trust a length that it reads.
+//! Requires one writer at a time (the trainer's threads use one lock). The reader checks each length before it uses it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

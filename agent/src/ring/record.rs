@@ -7,7 +7,7 @@ use memctl_model::{Action, Event, PoolId, StackId};
 
 use crate::clock::Ticks;
 
-/// One slot of the ring (48 bytes): the fields of [`Event`], with the action and the hole in one word.
+/// One slot of the ring (48 bytes): the fields of [`Event`], with the action and a count of drops in one word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[repr(C)]
 pub struct Record {

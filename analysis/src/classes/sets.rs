@@ -1,7 +1,8 @@
 //! Parameters, gradients and optimizer states, recognised as sets of blocks with the same sizes.
 //!
 //! A model's parameters are made first. Its backward passes make one gradient of the same size for each trained
-//! parameter. A step of any optimizer makes one set of states for each moment and keeps them. Therefore the blocks
+//! parameter. A step of any optimizer makes one set of states for each moment (such as Adam's running averages) and
+//! keeps them. Therefore the blocks
 //! that a backward pass made and left behind show the sizes. Earlier blocks of these sizes are the parameters. Blocks
 //! that one line makes later and keeps are states if they form such a set.
 //!
@@ -19,12 +20,12 @@ use super::passes::Passes;
 use super::rules::{Reading, Says};
 use super::{Asked, Class, OPEN, Stay};
 
-/// Maximum number of moments whose states one line makes.
+/// Maximum number of optimizer moments (Adam has two) whose states one line makes.
 const MOMENTS_MAX: u64 = 4;
 /// Minimum number of blocks of a set: one or two can match another size by chance.
 const SET_BLOCKS_MIN: u64 = 3;
-/// Sizes of a state's element and a parameter's: the same precision; single precision (moments, master copies) for
-/// parameters in half precision; eight bits for 32 and for 16.
+/// Ratios of a state's size to its parameter's size: the same size; twice the size (single precision for parameters in
+/// half precision); a quarter and a half (eight bits for parameters of 32 and 16 bits).
 const RATIOS: [(u64, u64); 4] = [SAME, (2, 1), (1, 4), (1, 2)];
 const SAME: (u64, u64) = (1, 1);
 
@@ -59,7 +60,7 @@ impl Shown<'_> {
         says == Says::Nothing && one.born.is_none() && one.phase.is_none()
     }
 
-    /// Blocks that a backward pass made and left behind, by size. Each number is the highest of any one pass.
+    /// By size: how many blocks a backward pass made and left behind. The pass with most blocks of a size counts.
     fn left_by_backward(&self, workspaces: &[bool]) -> Sizes {
         let mut by_pass: HashMap<(u64, Option<usize>), u64> = HashMap::new();
         for (at, one, says, _) in self.each() {
@@ -77,7 +78,7 @@ impl Shown<'_> {
         sizes
     }
 
-    /// The stacks and sizes of which a step freed its own blocks, with the first such free.
+    /// The stacks and sizes of blocks that were freed in the step that made them, with the first such free.
     fn freed_within(&self) -> HashMap<(StackId, u64), u64> {
         let mut freed: HashMap<(StackId, u64), u64> = HashMap::new();
         for (_, one, _, stay) in self.each().filter(|(_, one, ..)| one.ended != OPEN) {
@@ -115,7 +116,7 @@ impl Shown<'_> {
     }
 }
 
-/// The classes that sets show, for each request.
+/// The class of each request's block, if sets of equal sizes show it.
 pub(super) fn find<K: Hash + Eq>(
     shown: &Shown<'_>,
     workspaces: &[bool],
@@ -138,8 +139,8 @@ pub(super) fn find<K: Hash + Eq>(
     classes
 }
 
-/// For each size, as many blocks as there were gradients of it are parameters. The remaining blocks from before the
-/// recording also belong to the model (frozen weights, buffers), unless they form whole sets.
+/// For each size, at most as many blocks become parameters as there were gradients. The remaining blocks from before
+/// the recording also belong to the model (frozen weights, buffers), unless they form whole sets.
 fn parameters(shown: &Shown<'_>, candidates: &[(usize, bool)], trained: &Sizes, classes: &mut [Option<Class>]) {
     let is_forward = shown.read.iter().any(|read| read.says == Says::Forward);
     let (mut room, mut rest) = (trained.clone(), Vec::new());
@@ -232,7 +233,7 @@ fn states<K: Hash + Eq>(shown: &Shown<'_>, trained: &Sizes, place: impl Fn(usize
 }
 
 /// The sizes of a group's blocks that exist between two steps: at the end, or when the last backward pass began,
-/// whichever is more. Moments within a step do not count, because a line that remakes a state at each step briefly has
+/// whichever is larger. Times within a step do not count, because a line that remakes a state at each step briefly has
 /// a few of its blocks twice.
 fn standing(shown: &Shown<'_>, group: &[usize]) -> Sizes {
     let sizes_at = |moment: u64| {

@@ -1,7 +1,8 @@
 //! Why a request failed: the arithmetic of one out-of-memory event, and its cause.
 //!
 //! The allocator empties its cache before it gives up. So two states count: the state at the request and the state
-//! after the flush. A failure has one cause: the largest of those that alone would have made the difference.
+//! after the flush. The cause is the largest part of the memory that alone would have been enough for the request. If
+//! no part is enough, the cause is the capacity.
 //! Guarantees: every figure is a measurement or plain arithmetic on measurements; a figure that was not measured is
 //! `None`. Neither a neighbour nor memory outside the allocator is named unless it was measured.
 
@@ -155,7 +156,7 @@ pub struct Facts {
     pub found: Picture,
     /// Reserved bytes after the flush.
     pub reserved_after_bytes: u64,
-    /// The most that was ever reserved until then. A limit cannot be lower than this.
+    /// The most that was ever reserved until then. A limit is at least this, unless it was lowered later.
     pub reserved_peak_bytes: u64,
     /// The device's size.
     pub device_total_bytes: Option<u64>,
@@ -173,7 +174,7 @@ pub struct Facts {
     pub settings: AllocatorSettings,
     /// Whether the figures are exact.
     pub exact: bool,
-    /// Whether the process caught the failure: it ended without one, or began and ended a step or an epoch afterwards.
+    /// Whether the process caught the failure: it ended without an error, or a whole step or epoch followed.
     pub went_on: bool,
 }
 
@@ -194,11 +195,11 @@ pub struct Report {
     pub stranded_bytes: u64,
     /// Bytes that a new segment for the request would have needed.
     pub segment_bytes: u64,
-    /// Stranded bytes in rests behind the single block for which a segment was reserved. The rests are too small for
-    /// anything else.
+    /// Stranded bytes in holes behind the only block of a segment that was reserved for this block. No large request
+    /// fits into them.
     pub rounded_away_bytes: u64,
-    /// Free bytes of the device beyond the cache. If a limit was in force, the room that was at least left below it: the
-    /// process had already reserved as much.
+    /// Free bytes of the device. If a limit was in force: the least room that was left below it, because the process
+    /// had already reserved that much more.
     pub room_bytes: u64,
     /// Bytes that were missing even if all free memory were one piece; 0 if none were missing.
     pub missing_bytes: u64,
@@ -215,8 +216,8 @@ pub struct Report {
 }
 
 impl Report {
-    /// Bytes that must become free to serve the request however the free memory is packed: its own segment then fits
-    /// beside the reserved memory.
+    /// Bytes that must become free so that a new segment for the request fits. The request is then served even if all
+    /// holes are too small.
     fn needed_bytes(&self) -> u64 {
         self.segment_bytes.saturating_sub(self.room_bytes).max(self.missing_bytes)
     }
@@ -262,7 +263,7 @@ pub fn explain(mut facts: Facts) -> Report {
     let alone = |bytes: u64| bytes > 0 && room.saturating_add(bytes) >= segment_bytes;
     let others = if limited { 0 } else { facts.others_bytes.unwrap_or(0) };
     let outside = if limited { 0 } else { outside_bytes.unwrap_or(0).saturating_sub(CONTEXT_BYTES) };
-    // Memory that came on top and exceeds the free memory would have used it up, however that is packed.
+    // Accumulated memory that exceeds the stranded memory would have used it up even without fragmentation.
     let accumulated = facts.demand.accumulated.as_ref().map_or(0, |accumulated| accumulated.beyond_bytes);
     let cause = [
         (OomCause::Fragmentation, stranded_bytes - rounded_away_bytes),

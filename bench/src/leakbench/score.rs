@@ -29,7 +29,7 @@ pub struct Delay {
 /// The result of one detector for one run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Outcome {
-    /// The detector raised an alarm at some time. In a leaky run only alarms after the begin of the leak count.
+    /// The detector raised an alarm at some time. In a leaky run, only alarms after the leak began count.
     pub ever_alarmed: bool,
     /// It raised an alarm before the leak began. This is a false alarm.
     pub alarmed_before: bool,
@@ -42,8 +42,8 @@ pub struct Outcome {
     pub top1: Option<bool>,
     /// Whether a right line is among the first three lines of its alarms at the end.
     pub top3: Option<bool>,
-    /// Whether one alarm at the end names exactly the ranks that leak. This is the first alarm that names a right line,
-    /// or the first alarm of a detector that names no lines. `None` if there is no such alarm.
+    /// Whether the chosen alarm at the end names exactly the ranks that leak. The chosen alarm is the first that names
+    /// a right line, or the first of a detector that names no lines. `None` if there is no such alarm.
     pub ranks_right: Option<bool>,
     /// Whether this alarm names the kind of the cause; `None` if there is no such alarm or it names no kind.
     pub kind_right: Option<bool>,
@@ -195,7 +195,7 @@ fn lines(verdicts: &[Verdict], level: Level) -> Vec<&Frame> {
     lines
 }
 
-/// Whether a verdict names a right line, or its detector names no lines.
+/// Whether a verdict names a right line, or the leak has no right line.
 pub fn is_blamed(verdict: &Verdict, truth: &Truth) -> bool {
     truth.frames.is_empty() || verdict.sites.iter().any(|frame| truth.frames.contains(frame))
 }

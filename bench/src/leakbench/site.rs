@@ -33,7 +33,7 @@ pub enum Place {
     Middle,
     /// Before the step ends.
     End,
-    /// Between the end of this step and the begin of the next one, or at that begin.
+    /// Between the end of this step and the beginning of the next one, or at that beginning.
     After,
 }
 
@@ -71,8 +71,8 @@ fn caller(base: &Base, span: Span) -> Vec<Frame> {
     let stacks = base.born_in(span).iter().map(|life| base.frames(life.stack));
     let own = |stack: &[Frame]| stack.iter().rev().take_while(|frame| frame.is_user_code()).count();
     let deepest = stacks.max_by_key(|stack| own(stack).min(4)).unwrap_or_default();
-    // The code that calls the model also calls the added code. The innermost of the outer frames may belong to the
-    // model itself.
+    // The code that calls the model also calls the added code, so only the two outermost frames of user code are kept.
+    // If the stack has only two, the inner one may belong to the model itself.
     let outer = own(deepest).min(2).max(usize::from(!deepest.is_empty()).min(own(deepest)));
     deepest[deepest.len() - outer..].to_vec()
 }

@@ -4,13 +4,13 @@
 //! |---|---|
 //! | `job.json` | the job's name and labels |
 //! | `host` | the host that runs the job's daemon |
-//! | `job.pem` | the daemon's certificate with its key. Callers trust it, and present it themselves |
+//! | `job.pem` | the daemon's certificate with its key. Callers trust it, and also identify themselves with it |
 //! | `daemon.json` | the addresses of the daemon |
 //!
 //! Everything else is as in any data folder: the store, and the files of the local service, which is the job's daemon.
 //!
-//! Guarantees: one host at a time has the claim. A claim is a hard link, which NFS creates atomically. Files have the
-//! mode 0600, and readers see a file as a whole or not at all.
+//! Guarantees: one host at a time has the claim, which is the right to run the job's daemon. A claim is a hard link,
+//! which NFS creates atomically. Files have the mode 0600, and readers see a file as a whole or not at all.
 
 use std::io::{ErrorKind, Write as _};
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ use super::{data_dirs, private_files, service};
 
 /// The parent of the folders of jobs, in a folder that nodes share.
 const JOBS: &str = "jobs";
-/// No file of these is longer.
+/// At most this many bytes of a file are read. No file in the module's table is longer.
 const FILE_BYTES_MAX: u64 = 64 << 10;
 /// The longest name of a folder. File systems allow 255 bytes.
 const NAME_BYTES_MAX: usize = 200;
@@ -73,7 +73,7 @@ impl JobFolder {
         Self { path: shared.join(JOBS).join(name) }
     }
 
-    /// A folder that is a job's.
+    /// The folder at this path; `None` if it is not a job's folder.
     #[must_use]
     pub fn at(path: &Path) -> Option<Self> {
         let folder = Self { path: path.to_owned() };

@@ -14,8 +14,8 @@ use super::prose;
 use crate::render::screen::{Screen, Tone};
 use crate::render::text::capital;
 
-/// The first lines of a page about a job: the verdict on its memory; if too little is known for a verdict, the one
-/// thing to do.
+/// The first lines of a page about a job: the verdict on its memory. If there is too little data for a verdict, they
+/// also say what to do.
 #[must_use]
 pub fn headline(verdict: Option<&Verdict>, scope: &Scope, screen: &Screen) -> String {
     let Some(verdict) = verdict else { return inconclusive(scope.inconclusive(), screen) };

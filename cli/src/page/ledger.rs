@@ -1,5 +1,5 @@
-//! The page of `memctl ledger`: for each rank, the parts of the device's memory. They are a sum, whose result is the
-//! memory in use that the device reports.
+//! The page of `memctl ledger`: for each rank, the parts of the device's memory. They add up to the memory in use that
+//! the device reports.
 //!
 //! Guarantees: everything that is known has a row. Unmeasured parts are named below the table and not shown as 0.
 

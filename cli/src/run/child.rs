@@ -22,7 +22,7 @@ const SIGNALLED: u8 = 128;
 /// How the command ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ended {
-    /// The exit code for us.
+    /// The exit code that memctl ends with.
     pub code: u8,
     /// Whether it ran at all.
     pub ran: bool,

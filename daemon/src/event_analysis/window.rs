@@ -1,5 +1,5 @@
-//! Replays the last stretch of a device's events: what its steps did, and its state at the fullest moment of the steady
-//! part.
+//! Replays the last stretch of a device's events. Finds what its steps did, and the state at the highest allocated
+//! memory after warm-up.
 //!
 //! Guarantees: one replay of at most [`EVENTS_MAX`] events that begins at a keyframe, and a second one of at most
 //! [`STATE_EVERY`] events.
@@ -54,7 +54,7 @@ pub(crate) async fn look(
     failure: Option<&oom::Report>,
 ) -> Result<Option<Looked>, ReadError> {
     let index = device.info.index;
-    // Event numbers include dropped events, so the last stored event has at least the number of stored events.
+    // Event numbers also count dropped events. So the last event's number is at least the number of stored events.
     let last_ones = (device.events.saturating_sub(2 * EVENTS_MAX), u64::MAX);
     let chunks =
         store.chunks(session.key, index.0, Selection { events: Some(last_ones), ..Selection::default() }).await?;
@@ -140,7 +140,8 @@ async fn steps(
             Go::On
         })
         .await?;
-    // The current step has not ended. Its peak counts, and its requests count as those of the last step.
+    // Ends the last step if its end mark follows the last event. If the step has not ended, its peak and its largest
+    // request count all the same.
     cursor.advance(u64::MAX, |passed| {
         if passed == Passed::StepEnd {
             steady.step_ends(before);
@@ -185,8 +186,8 @@ async fn state_from(
     Ok((replay.map().keyframe(DeviceIndex(device), at, time_ns, KeyframeReason::Periodic), cursor))
 }
 
-/// The bytes that the driver could still provide at this reserved size. Samples are taken at step ends, so the reserved
-/// bytes at the time of the sample count.
+/// The bytes that the driver could still provide at this reserved size. The memory outside the allocator is computed
+/// from the sample alone, because its figures are of one time.
 fn room(sample: &Sample, reserved_bytes: u64) -> Option<u64> {
     let used = sample.device_used_bytes?;
     let beside = used.saturating_sub(sample.reserved_bytes.unwrap_or(reserved_bytes));

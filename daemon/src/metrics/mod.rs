@@ -2,7 +2,7 @@
 //!
 //! Guarantees: the number of series is bounded by the limits in [`job`]. Each part of the daemon counts its own events,
 //! and a scrape collects the values. If the store is unavailable, only its own metrics are missing.
-//! Refuses: labels whose number grows with a training.
+//! Refuses: labels whose number of values grows with a training.
 //!
 //! - [`definitions`]: every metric; [`family`]: the types; [`text`]: the format of Prometheus.
 //! - [`job`]: the series of a job, from the summaries; `own`: those of the daemon; `process`.

@@ -57,7 +57,7 @@ pub fn found(segments: &[SegmentState]) -> impl Iterator<Item = &BlockState> {
     named(segments).map(|(_, _, block)| block)
 }
 
-/// A step of a script.
+/// One operation of a script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Act {
     /// The next request for memory.
@@ -72,7 +72,7 @@ pub(super) enum Act {
     PoolReleased(PoolId),
 }
 
-/// The range of a script's steps in which a request's block is in use.
+/// The range of a script's operations in which a request's block is in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Life {
     /// The step that requests it.
@@ -138,7 +138,8 @@ impl Script {
     /// Adds the next request. `stack` is a key of the stack of a request for memory; equal stacks of two recordings
     /// have equal keys.
     ///
-    /// # Errors There are too many requests.
+    /// # Errors
+    /// There are too many requests.
     pub fn push(&mut self, request: &Request<'_>, stack: u64) -> Result<(), TooLong> {
         if self.acts.len() >= REQUESTS_MAX {
             return Err(TooLong);
@@ -180,7 +181,7 @@ impl Script {
         self.began_with_bytes
     }
 
-    /// Number of steps so far. A [`Life`] refers to these steps.
+    /// Number of operations so far. A [`Life`] refers to them.
     #[must_use]
     pub fn length(&self) -> u32 {
         u32::try_from(self.acts.len()).unwrap_or(u32::MAX)
@@ -198,7 +199,7 @@ impl Script {
         self.wanted.get(request).map_or(0, |wanted| wanted.bytes)
     }
 
-    /// The request of the recording that a request is or repeats.
+    /// The recorded request: the request itself, or the one that it repeats.
     #[must_use]
     pub fn origin(&self, request: usize) -> usize {
         self.wanted.get(request).map_or(request, |wanted| wanted.origin as usize)

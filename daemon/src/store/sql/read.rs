@@ -1,6 +1,7 @@
 //! Reads from the store: one statement per query.
 //!
-//! Guarantees: every result is one consistent state of the database; bounds beyond 2^63 select correctly.
+//! Guarantees: every result is one consistent state of the database. A bound of 2^63 or more also selects correctly,
+//! although the database's integers are smaller.
 
 use bytes::Bytes;
 use memctl_model::SessionId;
@@ -20,7 +21,8 @@ use crate::store::runs::Which;
 use crate::store::selection::bounds;
 use crate::store::tenant::Scope;
 
-/// Numbers per query. In SQLite a query costs two thread switches, and an item has tens of kilobytes.
+/// Maximum number of items per statement. In SQLite a statement costs two thread switches, and an item has tens of
+/// kilobytes.
 const ASKED: usize = 128;
 
 /// The first column of every row.
@@ -238,7 +240,7 @@ pub(super) async fn holders<C: SqlConnection>(
     Ok(row.as_ref().map(row_reader::holders).transpose()?.and_then(|row| damage.sound(row)))
 }
 
-/// The analyser's stored state of a session, unless it is damaged.
+/// The stored watch of a session (the judge's state), unless it is damaged.
 pub(super) async fn watch<C: SqlConnection>(db: &mut C, session: SessionKey) -> Result<Option<WatchRow>, Fault> {
     let row = db.optional(query(sql!("watch")).bind(session)).await?;
     Ok(row.as_ref().map(row_reader::watch).transpose()?.flatten())
