@@ -15,7 +15,7 @@ use crate::batch::note::Note;
 use crate::clock::now_ns;
 use crate::ring::{Position, Producer, Record};
 
-/// How long a source that can wait sleeps when there is no room. This is much shorter than the time in which a reader
+/// How long a source that can wait sleeps while the ring is full. This is much shorter than the time in which a reader
 /// empties a ring.
 const WAIT_FOR_ROOM: Duration = Duration::from_micros(100);
 
@@ -85,7 +85,8 @@ impl Recorder {
         self.producer.push(Record::new(event))
     }
 
-    /// Records an event. Waits for room, for sources that can wait, such as a file. A trainer must not call this.
+    /// Records an event, and waits while the ring is full. For sources that can wait, such as a file. A trainer must
+    /// not call this.
     ///
     /// # Errors
     /// When the agent has stopped.
@@ -117,7 +118,7 @@ impl Recorder {
         let note = Note::Keyframe(Box::new(keyframe), position);
         match self.notes.try_send(note) {
             Ok(()) => {
-                // Relaxed: a request that is made meanwhile is repeated at the next hole.
+                // Relaxed: a request that is made meanwhile is repeated when events are dropped again.
                 self.snapshot_wanted.store(false, Ordering::Relaxed);
                 true
             }

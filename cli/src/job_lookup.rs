@@ -11,7 +11,7 @@ use tonic::transport::Endpoint;
 use crate::args::{Global, NEWEST};
 use crate::hosting::{Credentials, JobFolder};
 
-/// One of the addresses under which a job's daemon may be reached.
+/// How long to wait for an answer from one of the addresses of a job's daemon.
 const ADDRESS_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The flags that lead to the daemon of a job on several nodes, under the first of its addresses that answers. `None` if
@@ -41,8 +41,8 @@ pub async fn job_daemon(folder: &JobFolder, global: &Global) -> Option<Global> {
     None
 }
 
-/// Where a job of several nodes is found that the default store does not have: its daemon, otherwise its store. `None`
-/// if there is no such job, or if a daemon or a folder was named.
+/// For a job of several nodes that the default store does not have: the flags for its daemon, or else for its store.
+/// `None` if there is no such job, or if a daemon or a folder was named.
 pub async fn of_several_nodes(job: &str, global: &Global) -> Option<Global> {
     if global.daemon().is_some() || global.data_dir.is_some() {
         return None;

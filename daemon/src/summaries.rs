@@ -14,7 +14,7 @@ use memctl_model::{FindingKind, JobState, Severity};
 pub const SHOWN_FOR: Duration = Duration::from_secs(15 * 60);
 /// The most jobs; the judge keeps as many.
 const JOBS_KEPT: usize = 1_024;
-/// The most devices of one job that extremes and aggregates include.
+/// The maximum number of devices of one job. Further devices are left out.
 const DEVICES_KEPT: usize = 16_384;
 
 /// One device of one process.
@@ -32,9 +32,9 @@ pub struct DeviceFigures {
     pub uuid: String,
     /// Whether its process was lost or has failed.
     pub is_lost: bool,
-    /// Allocated bytes at the last boundary.
+    /// Allocated bytes at the last sample point.
     pub allocated_bytes: Option<u64>,
-    /// Reserved bytes at the last boundary.
+    /// Reserved bytes at the last sample point.
     pub reserved_bytes: Option<u64>,
     /// The highest allocated bytes.
     pub peak_allocated_bytes: Option<u64>,
@@ -111,8 +111,8 @@ impl Summaries {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Stores a job's figures and replaces earlier ones. `silent` is the time since the job was last heard from. A job
-    /// that has ended when it is put for the first time ended that long ago.
+    /// Stores a job's figures and replaces earlier ones. `silent` is the time since the job last sent data. If a
+    /// job has already ended when it is put for the first time, it counts as ended that long ago.
     pub fn put(&self, job: i64, figures: JobFigures, silent: Duration) {
         self.put_at(job, figures, (Instant::now(), silent));
     }

@@ -1,7 +1,7 @@
 //! The verdict on a job: one value that describes the behaviour of its memory. All commands, pages, reports and alerts
 //! share it.
 //!
-//! The growth is a measurement. Whether it will stop depends on its holder and may be unknown. The consequence is
+//! The growth is a measurement. Whether it will stop depends on its holder and may be unknown. The verdict is
 //! computed from both. Guarantees: the first sentence is made in one place and states only what was measured.
 
 use std::fmt;
@@ -160,8 +160,8 @@ pub struct Verdict {
     pub fits: Option<bool>,
     /// The memory's holder, in words: ``local `history` → list, 77 items``.
     pub holder: Option<String>,
-    /// For [`VerdictKind::Steady`] if live memory was not flat: the least and the most of it at the boundaries of the
-    /// last third.
+    /// The lowest and the highest live memory at the last third of the boundaries, if it was not flat; for
+    /// [`VerdictKind::Steady`] and [`VerdictKind::NotEnoughData`].
     pub swing_bytes: Option<(u64, u64)>,
     /// The first sentence of every page about the job.
     pub sentence: String,

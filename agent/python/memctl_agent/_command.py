@@ -17,7 +17,7 @@ from typing import Any, Optional
 
 from memctl_agent._session import ATTACHED, SESSION
 
-# Output of a command that is read, in bytes.
+# Maximum output of a command, in bytes.
 OUTPUT_BYTES_MAX = 64 << 20
 
 

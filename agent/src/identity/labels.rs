@@ -2,9 +2,9 @@
 //!
 //! | label | source |
 //! |---|---|
-//! | `slurm.job` | `SLURM_JOB_ID`; for a task of an array `SLURM_ARRAY_JOB_ID_SLURM_ARRAY_TASK_ID` |
+//! | `slurm.job` | `SLURM_JOB_ID`; for a task of an array `SLURM_ARRAY_JOB_ID`, `_` and `SLURM_ARRAY_TASK_ID` |
 //! | `slurm.job_id` | `SLURM_JOB_ID` of a task of an array |
-//! | `slurm.step` | `SLURM_STEP_ID`, for a step that a user can start |
+//! | `slurm.step` | `SLURM_STEP_ID`, only for a step that a user started (not `batch` or `extern`) |
 //! | `slurm.name`, `slurm.account`, `slurm.partition`, `slurm.cluster`, `slurm.user` | `SLURM_JOB_NAME`, `SLURM_JOB_ACCOUNT`, `SLURM_JOB_PARTITION`, `SLURM_CLUSTER_NAME`, `SLURM_JOB_USER` |
 //! | `slurm.mem_per_node` | `SLURM_MEM_PER_NODE`, else `SLURM_MEM_PER_CPU` × `SLURM_CPUS_ON_NODE`: MiB of host memory |
 //! | `slurm.gpus_on_node` | `SLURM_GPUS_ON_NODE` |

@@ -315,7 +315,7 @@ impl Spool {
 
     fn load(&mut self) -> io::Result<()> {
         for (number, path) in segment_paths(&self.folder)? {
-            // (The highest number is not used.)
+            // A segment with the highest possible number is ignored, because no number follows it.
             let Some(next) = number.checked_add(1) else { continue };
             self.next_segment = next;
             let file = OpenOptions::new().read(true).write(true).open(&path)?;

@@ -1,12 +1,12 @@
-//! The forecasts of a failing request that growth supports (see [`Foresight`]).
+//! Which out-of-memory forecasts the evidence of growth supports (see [`Foresight`]).
 //!
 //! | growth | supports forecasts for |
 //! |---|---|
-//! | nothing bounded explains it, not even a long queue, and not only because the limit is near; it does not slow down | all steps |
-//! | the same, but it slows down | the next step, whichever step it is like |
-//! | several blocks remain with every rise, over 3 epochs: whole sets of tensors, and caches do not keep five of those | all steps |
+//! | nothing bounded explains it, not even a long queue, and it does not slow down | all steps |
+//! | the same, but it slows down | the next step, whichever recorded step it resembles |
+//! | several blocks remain with every rise, 5 times over 3 epochs (no cache keeps five such sets) | all steps |
 //! | dozens of blocks remain with every rise, 4 times over 3 epochs: sets of gradients, weights or optimizer state | all steps |
-//! | suspected for 4 epochs, it rises every few steps, and it hardly slows down | the next step, whichever step it is like |
+//! | suspected for 4 epochs, it rises every few steps, it hardly slows down | the next step, whichever it resembles |
 //! | suspected for 4 epochs, the number of blocks grows, and it hardly slows down | the next step, if it is like the last |
 //! | only a long queue could explain it: it rises every few steps, for 4 epochs | the next step, if it is like the last |
 //! | it does not slow down at all over 3 epochs | the next step, if it is like the last and no request in it has unknown timing |
@@ -21,7 +21,7 @@ use super::candidate::Shape;
 use super::evidence::{NOT_SLOWER, is_dense, is_steady, laplace, may_be_long_buffer};
 use super::group::Group;
 
-/// Minimum rises of growth that is not confirmed before it supports a forecast.
+/// Growth that is not confirmed supports a forecast only after this many rises, or those of [`DOZENS`].
 const RISES_MIN: u32 = 5;
 /// Minimum epochs with rises, if growth does not slow down at all or leaves several blocks each time.
 const EPOCHS_FEW: usize = 3;
@@ -29,11 +29,11 @@ const EPOCHS_FEW: usize = 3;
 const EPOCHS_MIN: usize = 4;
 /// Minimum blocks per rise to count as several, after [`RISES_MIN`] rises.
 const SEVERAL: u64 = 4;
-/// Minimum blocks per rise to count as dozens, and the rises that suffice then: the best three models of a training
-/// may be kept.
+/// Minimum blocks per rise to count as dozens, and the rises that suffice then. Three rises do not suffice, because a
+/// training may keep its best three models.
 const DOZENS: (u64, u32) = (40, 4);
 
-/// Laplace's statistic from which growth hardly slows down.
+/// Growth hardly slows down if Laplace's statistic is at least this.
 const HARDLY_SLOWER: f64 = -0.5;
 
 /// The forecasts that a group supports; `is_confirmed` is whether nothing bounded explains its growth.

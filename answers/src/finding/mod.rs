@@ -1,7 +1,7 @@
 //! A finding as data: the object that scripts and dashboards depend on, in JSON, NDJSON and CSV.
 //!
-//! Guarantees: every documented key is present, null if unknown; bytes are integers; a kind or a severity of a newer
-//! daemon is shown unchanged. Analyses nothing: the daemon decides what is wrong.
+//! Guarantees: every documented key is present, null if unknown; bytes are integers; an unknown kind of a newer daemon
+//! is shown unchanged, and an unknown severity counts as a warning. Analyses nothing: the daemon decides what is wrong.
 //!
 //! (Over 400 lines: a table of fields with their meaning, and the same fields as columns.)
 
@@ -50,9 +50,9 @@ pub struct Finding {
     pub bytes_per_epoch: Option<i64>,
     /// Growth a step, of one rank.
     pub bytes_per_step: Option<i64>,
-    /// What lives of it now, on the rank that holds most.
+    /// Its live bytes now, on the rank that holds most.
     pub live_bytes: Option<u64>,
-    /// Seconds until the device is full, at this slope.
+    /// Seconds until the device is full at the present growth rate.
     pub time_to_oom_seconds: Option<f64>,
     /// The innermost frame of the user's own code, with the stack behind it; null when no stack was recorded.
     pub site: Option<Site>,
@@ -64,9 +64,9 @@ pub struct Finding {
     pub advice: String,
     /// The figures and facts behind it.
     pub evidence: BTreeMap<String, Evidence>,
-    /// Blocks of it that live, on the rank that holds most.
+    /// Its live blocks now, on the rank that holds most.
     pub live_blocks: Option<u64>,
-    /// Epochs until the device is full, at this slope.
+    /// Epochs until the device is full at the present growth rate.
     pub epochs_to_oom: Option<f64>,
     /// Lower end of the slope's interval of 90 % confidence.
     pub bytes_per_epoch_low: Option<i64>,
@@ -88,10 +88,10 @@ pub struct Finding {
     pub bytes_per_minute_low: Option<i64>,
     /// Upper end.
     pub bytes_per_minute_high: Option<i64>,
-    /// Lines of the site's function that allocated it, ascending, where they are several.
+    /// Lines of the site's function that allocated it, ascending, if there are several.
     #[serde(default)]
     pub lines: Vec<u32>,
-    /// What holds its blocks; null where no process was asked.
+    /// The holders of its blocks; null if no process was searched.
     pub holders: Option<holders::FindingHolders>,
     /// Whether its holder, or a pattern that no cache has, shows that it is a leak. If not, it may be a container that
     /// stops growing.
@@ -253,8 +253,8 @@ impl Finding {
 }
 
 impl Site {
-    /// The site of the named frame, else of the stack's innermost frame of the user's own code, else of its innermost
-    /// frame.
+    /// The site with the given frame. Without one, the frame is the stack's innermost frame of the user's own code, or
+    /// else its innermost frame.
     #[must_use]
     pub fn new(site: Option<Frame>, stack: Vec<Frame>) -> Option<Self> {
         let (_, stack) = super::owned(stack);

@@ -1,8 +1,8 @@
-//! `memctl fit` as data: the memory of a training that was recorded at one or two sizes, at other sizes and with
+//! `memctl fit` as data: a training was recorded at one or two sizes; its memory is forecast for other sizes and with
 //! changes.
 //!
 //! Guarantees: every forecast has an interval; requests that are in only one recording or in doubt are counted;
-//! uncovered memory is named. Whether a size fits is decided by the replays, not here.
+//! memory that no figure covers is named. Whether a size fits is decided by the replays, not here.
 
 mod changes;
 mod recording;
@@ -25,25 +25,25 @@ pub struct Fit {
     pub schema: u32,
     /// The recordings, the smaller size first.
     pub recordings: Vec<Recording>,
-    /// How the requests of two were aligned.
+    /// How the requests of two recordings were aligned.
     pub aligned: Option<Aligned>,
-    /// How the requests of one were taken to scale, where other sizes were asked for.
+    /// How the requests of the only recording are assumed to scale, if other sizes were requested.
     pub scaled: Option<Scaled>,
-    /// What the process may reserve, where that was asked.
+    /// The bytes that the process may reserve, if they were given.
     pub device_memory_bytes: Option<u64>,
     /// By size, as asked.
     pub at: Vec<At>,
-    /// The largest size that fits; null where none does, or where no memory was named.
+    /// The largest size that fits; null if none fits or if `device_memory_bytes` is null.
     pub largest_that_fits: Option<u64>,
-    /// Without a site, where that was asked.
+    /// The forecast without the blocks of a site, if it was requested.
     pub without: Option<Without>,
-    /// With activation checkpointing, where that was asked.
+    /// The forecast with activation checkpointing, if it was requested.
     pub checkpoint: Option<Checkpoint>,
-    /// The recordings of which memory grows. A page of sizes, which is not about a run, has none.
+    /// The recordings whose memory grows. Empty for the page's forecast, because that is not about a run.
     pub growing: Vec<Growing>,
-    /// The peak, explained, where a number to get under was named.
+    /// The explanation of the peak, if `--under` was given.
     pub peak: Option<Peak>,
-    /// What gets under it.
+    /// The changes that reduce the peak below the bytes of `--under`.
     pub under: Option<Under>,
     /// What no figure covers.
     pub not_looked_at: Vec<String>,
@@ -75,11 +75,11 @@ pub struct Aligned {
 pub struct Scaled {
     /// Requests for memory.
     pub requests: u64,
-    /// The same at every size, for certain or more likely.
+    /// Certainly or probably the same at every size.
     pub fixed: u64,
     /// Bytes of these.
     pub fixed_bytes: u64,
-    /// In proportion to the size, for certain or more likely.
+    /// Certainly or probably in proportion to the size.
     pub proportional: u64,
     /// Bytes of these.
     pub proportional_bytes: u64,
@@ -103,7 +103,7 @@ pub struct At {
     pub low: u64,
     /// Highest likely peak of reserved bytes.
     pub high: u64,
-    /// Whether every request is served; null where no memory was named.
+    /// Whether every request is served; null if `device_memory_bytes` is null.
     pub fits: Option<bool>,
 }
 

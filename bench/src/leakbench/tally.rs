@@ -42,7 +42,7 @@ impl Share {
         json!({ "of": self.of, "all": self.all, "share": self.value(), "low": low, "high": high })
     }
 
-    /// The share per thousand instead of per cent.
+    /// The share and its interval in thousandths, for small shares.
     #[must_use]
     pub fn per_thousand(self) -> String {
         let (low, high) = self.interval();

@@ -1,4 +1,4 @@
-//! The parts of `--help` beside flags: the commands in groups, and two examples of each command.
+//! The parts of `--help` other than flags: the commands in groups, and two examples of each command.
 //!
 //! Guarantees: every command is in exactly one group. Every command except `version` has examples, and they parse. A
 //! test checks both.

@@ -1,4 +1,4 @@
-//! `memctl fit`: replays a training that was recorded at one or two sizes at other sizes, and with changes.
+//! `memctl fit`: replays a training, recorded at one or two sizes, at other sizes and with changes.
 //!
 //! Guarantees: reports what it did not analyse. Refuses recordings with gaps, and two recordings of different
 //! trainings.

@@ -1,6 +1,6 @@
 //! The compressed columns: their names, their limits, and zstd.
 //!
-//! Guarantees: a column is unpacked only into as many bytes as its limit allows for the chunk's number of events.
+//! Guarantees: a column is unpacked only if its declared size is within its limit for the chunk's number of events.
 //! Refuses: columns that are longer than declared or than their limit.
 
 use memctl_model::limits::COLUMN_BYTES_MAX;
@@ -17,13 +17,14 @@ pub(super) enum Column {
     Tokens,
     /// References for the addresses where allocations begin, 16 bits each.
     References,
-    /// Keys, as varints: all stacks, all sizes, all streams, both halves of all pools.
+    /// The keys, which are tuples (stack, size, stream, pool), as varints: all stacks, all sizes, all streams, both
+    /// halves of all pools.
     Tuples,
     /// Operands of operations that are more than a token, as varints.
     Operands,
     /// Explicit addresses, as zigzag varints of differences.
     Addresses,
-    /// Differences of times that have no code of their own, as zigzag varints.
+    /// Time differences without a symbol of their own, as zigzag varints.
     Wide,
     /// Classes of times by key.
     Classes,
@@ -143,7 +144,7 @@ impl Unpacker {
             return Ok(());
         }
         raw.reserve_exact(raw_bytes);
-        // The vector may have more room than this column may use.
+        // The vector may have more capacity than `raw_bytes`, so the length is checked afterwards.
         self.context.decompress_to_buffer(stored, raw).map_err(|_| ChunkError::Malformed(column.name()))?;
         if raw.len() == raw_bytes { Ok(()) } else { Err(ChunkError::Malformed(column.name())) }
     }

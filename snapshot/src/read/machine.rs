@@ -15,12 +15,13 @@ use super::input::Input;
 use super::opcode as op;
 use super::value::{Kind, Value};
 
-/// Maximum values on the stack. Without early consumption, a list of a million numbers in one piece needs as many.
+/// Maximum values on the stack. A list of a million numbers in one piece needs as many, because only dicts are
+/// consumed early.
 const STACK_MAX: usize = 1 << 20;
 /// Maximum number of open marks. A snapshot needs six.
 const MARKS_MAX: usize = 256;
-/// Items above a mark after which complete ones are consumed early. This is several of CPython's batches, so its
-/// pickles never reach it.
+/// After this many items above a mark, complete items are consumed early. CPython's batches are much smaller, so its
+/// pickles never reach this number.
 const EARLY_ITEMS: usize = 4096;
 /// Bytes that suffice for every opcode with fixed arguments, and for most strings.
 const LOOKAHEAD_BYTES: usize = 512;
@@ -152,9 +153,9 @@ impl<'r> Machine<'r> {
         self.push(dict)
     }
 
-    /// Moves the items so far of a list in one piece into the list, if all of them are complete dicts.
+    /// Moves the items that were read so far into their list, if all of them are complete dicts.
     ///
-    /// If one dict directly follows another without a key in between, they are siblings. So all of them are closed.
+    /// If one dict directly follows another without a key in between, they are items of one list, so all are complete.
     #[cold]
     fn take_early(&mut self) -> Result<(), SnapshotFault> {
         let Some(mark) = self.marks.last_mut() else { return Ok(()) };

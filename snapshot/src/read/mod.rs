@@ -62,11 +62,12 @@ pub struct Recording {
     pub started_ns: u64,
     /// Time of the last event or mark, in nanoseconds since the Unix epoch; 0 if there is none.
     pub ended_ns: u64,
-    /// The oldest framework that can have written this, `torch >= 2.10`; `None` if nothing shows it.
+    /// The oldest torch version that could have written the snapshot, such as `torch >= 2.10`; `None` if unknown.
     pub framework: Option<String>,
     /// Digest of the unpacked pickle: the same for a file and its compressed form.
     pub digest: [u8; 16],
-    /// A digest that can only be computed from the file's content. It proves that a later import is of the same file.
+    /// A secret digest: it can be computed from the file's content, but not from `digest`, which is public. It proves
+    /// that a later import is of the same file.
     pub proof: [u8; 32],
     /// Missing or unusable parts.
     pub remarks: Remarks,
@@ -110,7 +111,8 @@ pub struct Progress {
 
 /// Reads a snapshot file.
 ///
-/// # Errors The file cannot be read, is not a pickle, is damaged, contains code, or is not a snapshot with events.
+/// # Errors
+/// The file cannot be read, is not a pickle, is damaged, contains code, or is not a snapshot with events.
 pub fn load(path: &Path, progress: &mut dyn FnMut(Progress)) -> Result<Recording, SnapshotError> {
     let failed = |fault| SnapshotError { file: path.to_owned(), fault };
     let file = File::open(path).map_err(|error| failed(SnapshotFault::Unreadable(error)))?;
@@ -122,7 +124,8 @@ pub fn load(path: &Path, progress: &mut dyn FnMut(Progress)) -> Result<Recording
 
 /// Reads a snapshot from any reader and holds at most about `held_bytes_max` bytes in memory.
 ///
-/// # Errors The same as for [`load`].
+/// # Errors
+/// The same as for [`load`].
 pub fn load_from(
     reader: impl Read,
     held_bytes_max: u64,

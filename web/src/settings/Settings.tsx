@@ -1,5 +1,5 @@
-// One process's recorded requests under other allocator settings: one bar per setting, the recommended one marked, with
-// what to know before using it, and where it runs out of memory under a limit; below them, other sizes (`Sizes`).
+// Shows the recorded requests of one process under other allocator settings. Each setting has a bar, cautions, and the
+// request that fails under a limit. The recommended setting is marked. Below them are other sizes (`Sizes`).
 //
 // Guarantees: figures and the recommendation are those of `memctl what-if`; gaps are listed below them. A daemon replays
 // one process at a time: a waiting view says so. Recommendations come only from the response.
@@ -79,7 +79,7 @@ function limitsSaid(of: Group[], isAsked: boolean): string {
 
 function Device({ of, isAsked }: { of: RankReplays; isAsked: boolean }): JSX.Element {
   const found = groups(of.settings);
-  // Under the recorded settings, without a limit that changes them.
+  // The replay of the recorded settings, under the first limit (or none) with which no request fails.
   const again = found.find((group) => group.recorded.out_of_memory === null)?.recorded;
   const more = again === undefined ? 0 : again.peak_reserved_bytes - of.recorded.peak_reserved_bytes;
   const begun = more === 0 ? '' : `What was in use when the recording began is requested again below, under every setting: so the recorded settings come to ${bytes(again?.peak_reserved_bytes)} here and came to ${bytes(of.recorded.peak_reserved_bytes)} in the recording. Compare the bars with each other.`;

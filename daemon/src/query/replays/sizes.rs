@@ -59,7 +59,7 @@ impl Replays {
 }
 
 impl One {
-    /// Whether job and rank identify the device, because `memctl fit` has no flags for attempt and process.
+    /// Whether job and rank alone identify the device. `memctl fit` has no flags for attempt and process.
     async fn is_meant_by_rank(&self, store: &dyn Store, streams: &Streams, selection: v1::Selection) -> bool {
         let (ranks, processes, devices) = (vec![self.rank], Vec::new(), Vec::new());
         let plain = v1::Selection { attempt: None, ranks, processes, devices, ..selection };
@@ -85,7 +85,7 @@ fn refusal(command: Option<&str>) -> String {
 async fn forecast(store: Arc<dyn Store>, one: One, size: u64, limit: Option<u64>) -> Result<Fit, ReadError> {
     let recorded = recorded(&store, &one.part, "it").await?;
     let recording = recorded.named(one.job.id, one.job.attempt, one.rank, Some(size));
-    // A curve is not about one run, so growth is not considered.
+    // A forecast around the recorded size is not about one run, so growth is not considered.
     let run = Run { recording, recorded, growing: None, world: 1 };
     let question = Question { sizes: fitting::Sizes::Around, device_memory: limit, change: None };
     let mut answer = working(move |wanted| fitted(run, None, &question, wanted)).await?;
