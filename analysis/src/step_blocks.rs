@@ -1,7 +1,7 @@
 //! The blocks of a stretch of events, stacked: the chosen blocks one by one, and all others together as the rest.
 //!
 //! Guarantees: at every event of the stretch, the bytes of the chosen blocks and of the rest add up to the allocated
-//! bytes of the replay. A point stands for a run of events and has the levels of the run's highest event, so the
+//! bytes of the replay. A point stands for some consecutive events and has the levels of the highest of them, so the
 //! highest point is the peak of the stretch. There are at most as many points and chosen blocks as asked for.
 //! A recording that contradicts itself can have blocks that the replay does not count: then [`Stacked::consistent`] is
 //! false, and the rest is 0 where the blocks exceed the allocated bytes.
@@ -21,7 +21,7 @@ pub struct Level {
     pub reserved_bytes: u64,
 }
 
-/// The highest event of a run of events.
+/// The highest of some consecutive events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Point {
     /// The number of this event.
@@ -39,10 +39,10 @@ pub struct Stacked {
     pub blocks: Vec<usize>,
     /// Blocks of the stretch that are in the rest.
     pub rest_blocks: u64,
-    /// One point for each run of events, in order.
+    /// The points, in order.
     pub points: Vec<Point>,
-    /// Events of a run; the last run may be shorter.
-    pub run: u64,
+    /// Number of events per point; the last point may have fewer.
+    pub events_per_point: u64,
     /// The highest event; the first one if several are equally high.
     pub peak: Option<Point>,
     /// Whether the bytes of all blocks add up to the allocated bytes at every event.
@@ -77,18 +77,18 @@ pub fn stacked(lives: &[BlockLife], first: u64, levels: &[Level], most: usize, p
         level: levels[at],
         rest_bytes: levels[at].allocated_bytes.saturating_sub(drawn[at]),
     };
-    let run = levels.len().div_ceil(points.max(1)).max(1);
+    let events_per_point = levels.len().div_ceil(points.max(1)).max(1);
     let highest = |from: usize| {
-        let until = (from + run).min(levels.len());
+        let until = (from + events_per_point).min(levels.len());
         (from..until).max_by_key(|&at| (levels[at].allocated_bytes, Reverse(at))).map(point)
     };
-    let points: Vec<Point> = (0..levels.len()).step_by(run).filter_map(highest).collect();
+    let points: Vec<Point> = (0..levels.len()).step_by(events_per_point).filter_map(highest).collect();
     let peak = points.iter().max_by_key(|point| (point.level.allocated_bytes, Reverse(point.event))).copied();
     Stacked {
         rest_blocks: (all.len() - chosen.len()) as u64,
         blocks: chosen.iter().map(|within| within.block).collect(),
         points,
-        run: run as u64,
+        events_per_point: events_per_point as u64,
         peak,
         consistent,
     }
@@ -178,10 +178,13 @@ mod tests {
         let rest: Vec<(u64, u64)> = found.points.iter().map(|point| (point.event, point.rest_bytes)).collect();
         assert_eq!(rest, [(10, 0), (11, 1), (12, 1), (13, 2), (14, 1)]);
         assert_eq!(found.peak.map(|peak| (peak.event, peak.level.allocated_bytes)), Some((12, 15)));
-        assert!(found.consistent && found.run == 1);
-        // Two points have the highest event of their runs.
+        assert!(found.consistent && found.events_per_point == 1);
+        // Each of two points is the highest of its events.
         let two = stacked(&lives, 10, &all, 3, 2);
-        assert_eq!((two.run, two.points.iter().map(|point| point.event).collect::<Vec<_>>()), (3, vec![12, 13]));
+        assert_eq!(
+            (two.events_per_point, two.points.iter().map(|point| point.event).collect::<Vec<_>>()),
+            (3, vec![12, 13])
+        );
         assert_eq!(two.peak.map(|peak| peak.event), Some(12));
         // Blocks that the replay does not count.
         let wrong = stacked(&lives, 10, &levels(&[8, 9, 10, 7, 6]), 3, 100);

@@ -121,7 +121,7 @@ pub struct Birth {
 impl Sites {
     /// Whether stacks were recorded, judged by live memory; `None` if nothing is live.
     #[must_use]
-    pub fn with_stacks(&self) -> Option<bool> {
+    pub fn has_stacks(&self) -> Option<bool> {
         let mut sites = self.ranks.iter().flat_map(|rank| &rank.sites).peekable();
         sites.peek()?;
         Some(sites.any(|site| !site.stack.is_empty()))

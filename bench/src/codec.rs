@@ -169,9 +169,9 @@ fn measure(
         name: name.to_owned(),
         events: events.len(),
         chunk_bytes: chunks.iter().map(Vec::len).sum(),
-        encode_seconds: median(encode_seconds).ok_or("no rounds")?,
-        decode_seconds: median(decode_seconds).ok_or("no rounds")?,
-        visit_seconds: median(visit_seconds).ok_or("no rounds")?,
+        encode_seconds: median(encode_seconds).ok_or("no passes")?,
+        decode_seconds: median(decode_seconds).ok_or("no passes")?,
+        visit_seconds: median(visit_seconds).ok_or("no passes")?,
     })
 }
 

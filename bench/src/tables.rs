@@ -53,7 +53,8 @@ impl fmt::Display for Row {
         let (ratio, largest) = (self.ratio, largest_keyframe as f64 / 1e6);
         write!(
             f,
-            "| {blocks} | {sites} | {step:.1} µs | {ratio:.2} | {table:.1} µs | {bytes_per_step:.0} | {keyframes} of {largest:.2} MB |"
+            "| {blocks} | {sites} | {step:.1} µs | {ratio:.2} | {table:.1} µs | {bytes_per_step:.0} \
+             | {keyframes} of at most {largest:.2} MB |"
         )
     }
 }
@@ -70,7 +71,7 @@ pub fn run(rounds: usize) -> Result<String, Box<dyn Error>> {
         }
     }
     let mut lines = vec![
-        "| live blocks | sites | a step | × the first | of it its table | bytes a step | keyframes |".to_owned(),
+        "| live blocks | sites | a step | × the first row | of this, the table | bytes a step | keyframes |".to_owned(),
         "|---|---|---|---|---|---|---|".to_owned(),
     ];
     let mut first = None;

@@ -47,7 +47,7 @@ pub async fn of_several_nodes(job: &str, global: &Global) -> Option<Global> {
     if global.daemon().is_some() || global.data_dir.is_some() {
         return None;
     }
-    let folder = JobFolder::all().into_iter().find(|folder| job == NEWEST || folder.is(job))?;
+    let folder = JobFolder::all().into_iter().find(|folder| job == NEWEST || folder.is_named(job))?;
     let running = job_daemon(&folder, global).await;
     // The next launch may host its daemon on another node, so no service keeps the store open.
     let stored = || Global { data_dir: Some(folder.path().to_owned()), in_process: true, ..global.clone() };

@@ -380,7 +380,7 @@ class Session:
         self._unhook()
         if attached:
             for log in self.logs:
-                log.ends()
+                log.prepare_end()
             self.book.close(failure is not None)
             if self._torch is not None:
                 self._sharing.look(self._torch, native)

@@ -173,7 +173,7 @@ class Log:
             self._has_failed = True
             say(f"{self._tracker.name} gets no further values: {type(error).__name__}: {error}")
 
-    def ends(self) -> None:
+    def prepare_end(self) -> None:
         """The session is about to end, and writes its last marks. The tracker may have ended before, as trackers do
         when the process ends, so its errors are not reported."""
         self._is_ending = True

@@ -18,7 +18,7 @@ use crate::recorder::Recorder;
 const DEVICE_EVERY_NS: u64 = 100_000_000;
 /// While no step ends, the live blocks are sent at most once in this interval. The time that it takes grows with their
 /// number.
-const ANSWER_EVERY_NS: u64 = 1_000_000_000;
+const SEND_LIVE_EVERY_NS: u64 = 1_000_000_000;
 /// A device's name, UUID and memory, as far as the driver reports them.
 pub(super) fn info(index: DeviceIndex, context: &CudaContext) -> DeviceInfo {
     let device = context.cu_device();
@@ -51,7 +51,8 @@ struct Block {
     stack: StackId,
 }
 
-struct Book {
+/// What was recorded of a device.
+struct Recorded {
     /// The recorder, which is taken out when the session ends.
     recorder: Option<Recorder>,
     live: BTreeMap<u64, Block>,
@@ -61,14 +62,14 @@ struct Book {
     /// When the driver was last queried for the device's memory.
     asked_ns: u64,
     /// When the live blocks were last sent between ends of steps.
-    answered_ns: u64,
+    live_sent_ns: u64,
 }
 
 /// The device; see the module's documentation.
 pub(super) struct Device {
     context: Arc<CudaContext>,
     index: DeviceIndex,
-    book: Mutex<Book>,
+    recorded: Mutex<Recorded>,
 }
 
 /// The size of a block, rounded like every request in the block map.
@@ -80,73 +81,73 @@ fn rounded(size: u64) -> u64 {
 impl Device {
     pub(super) fn new(context: Arc<CudaContext>, recorder: Option<Recorder>) -> Self {
         let index = recorder.as_ref().map_or(DeviceIndex(0), Recorder::device);
-        let book = Book {
+        let recorded = Recorded {
             recorder,
             live: BTreeMap::new(),
             allocated_bytes: 0,
             peak_bytes: 0,
             ooms: 0,
             asked_ns: 0,
-            answered_ns: 0,
+            live_sent_ns: 0,
         };
-        Self { context, index, book: Mutex::new(book) }
+        Self { context, index, recorded: Mutex::new(recorded) }
     }
 
     pub(super) fn ordinal(&self) -> usize {
         self.context.ordinal()
     }
 
-    fn book(&self) -> MutexGuard<'_, Book> {
-        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+    fn recorded(&self) -> MutexGuard<'_, Recorded> {
+        self.recorded.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A buffer was allocated.
     pub(super) fn alloc(&self, addr: u64, size: u64, stream: u64, stack: StackId) {
-        let mut book = self.book();
-        let Some(recorder) = &mut book.recorder else { return };
+        let mut recorded = self.recorded();
+        let Some(recorder) = &mut recorded.recorder else { return };
         recorder.alloc(addr, size, stream, stack);
-        book.live.insert(addr, Block { size, stack });
-        book.allocated_bytes += rounded(size);
-        book.peak_bytes = book.peak_bytes.max(book.allocated_bytes);
-        self.answer_between_steps(&mut book);
+        recorded.live.insert(addr, Block { size, stack });
+        recorded.allocated_bytes += rounded(size);
+        recorded.peak_bytes = recorded.peak_bytes.max(recorded.allocated_bytes);
+        self.send_live_between_steps(&mut recorded);
     }
 
     /// A buffer is about to be freed.
     pub(super) fn free(&self, addr: u64, stream: u64) {
-        let mut book = self.book();
-        let Some(Block { size, .. }) = book.live.remove(&addr) else { return };
-        book.allocated_bytes = book.allocated_bytes.saturating_sub(rounded(size));
-        if let Some(recorder) = &mut book.recorder {
+        let mut recorded = self.recorded();
+        let Some(Block { size, .. }) = recorded.live.remove(&addr) else { return };
+        recorded.allocated_bytes = recorded.allocated_bytes.saturating_sub(rounded(size));
+        if let Some(recorder) = &mut recorded.recorder {
             recorder.free(addr, size, stream);
         }
-        self.answer_between_steps(&mut book);
+        self.send_live_between_steps(&mut recorded);
     }
 
     /// A request failed because memory ran out.
     pub(super) fn out_of_memory(&self, size: u64, stack: StackId) {
         let free = self.memory().map_or(0, |(free, _)| free);
-        let mut book = self.book();
-        book.ooms += 1;
-        if let Some(recorder) = &mut book.recorder {
+        let mut recorded = self.recorded();
+        recorded.ooms += 1;
+        if let Some(recorder) = &mut recorded.recorder {
             recorder.out_of_memory(size, free, stack);
         }
     }
 
-    fn answer_between_steps(&self, book: &mut Book) {
-        if !book.recorder.as_ref().is_some_and(Recorder::snapshot_wanted) {
+    fn send_live_between_steps(&self, recorded: &mut Recorded) {
+        if !recorded.recorder.as_ref().is_some_and(Recorder::snapshot_wanted) {
             return;
         }
         let now_ns = now_ns();
-        if now_ns.saturating_sub(book.answered_ns) >= ANSWER_EVERY_NS {
-            book.answered_ns = now_ns;
-            self.answer(book);
+        if now_ns.saturating_sub(recorded.live_sent_ns) >= SEND_LIVE_EVERY_NS {
+            recorded.live_sent_ns = now_ns;
+            self.send_live(recorded);
         }
     }
 
     /// Sends the live blocks after events were dropped, so that everything is exact again.
-    fn answer(&self, book: &mut Book) {
-        let Some(recorder) = book.recorder.as_mut().filter(|recorder| recorder.snapshot_wanted()) else { return };
-        let loose = book.live.iter().map(|(&addr, block)| BlockState {
+    fn send_live(&self, recorded: &mut Recorded) {
+        let Some(recorder) = recorded.recorder.as_mut().filter(|recorder| recorder.snapshot_wanted()) else { return };
+        let loose = recorded.live.iter().map(|(&addr, block)| BlockState {
             addr,
             size: rounded(block.size),
             requested: block.size,
@@ -162,14 +163,14 @@ impl Device {
     /// one.
     pub(super) fn sample(&self) -> Sample {
         let time_ns = now_ns();
-        let mut book = self.book();
-        self.answer(&mut book);
-        let asks = time_ns.saturating_sub(book.asked_ns) >= DEVICE_EVERY_NS;
+        let mut recorded = self.recorded();
+        self.send_live(&mut recorded);
+        let asks = time_ns.saturating_sub(recorded.asked_ns) >= DEVICE_EVERY_NS;
         if asks {
-            book.asked_ns = time_ns;
+            recorded.asked_ns = time_ns;
         }
-        let (allocated, peak, ooms) = (book.allocated_bytes, book.peak_bytes, book.ooms);
-        drop(book);
+        let (allocated, peak, ooms) = (recorded.allocated_bytes, recorded.peak_bytes, recorded.ooms);
+        drop(recorded);
         let memory = if asks { self.memory() } else { None };
         Sample {
             device: self.index,
@@ -202,9 +203,9 @@ impl Device {
 
     /// Stops recording.
     pub(super) fn close(&self) {
-        let mut book = self.book();
-        book.recorder = None;
-        book.live.clear();
+        let mut recorded = self.recorded();
+        recorded.recorder = None;
+        recorded.live.clear();
     }
 }
 

@@ -14,7 +14,7 @@ use super::Region;
 pub struct Control {
     head: AtomicU64,
     tail: AtomicU64,
-    /// Number of notes without room.
+    /// Number of notes that were dropped because the log was full.
     dropped: AtomicU64,
 }
 
@@ -91,7 +91,7 @@ impl Writer {
         true
     }
 
-    /// Number of notes without room.
+    /// Number of notes that were dropped because the log was full.
     #[must_use]
     pub fn dropped(&self) -> u64 {
         // Relaxed: a plain count.
@@ -145,12 +145,12 @@ impl Reader {
     }
 
     fn give_up(&mut self) -> Option<Vec<u8>> {
-        tracing::error!("the log of notes is damaged: what the trainer says from here on is lost");
+        tracing::error!("the log of notes is damaged: all later notes of the trainer are lost");
         self.broken = true;
         None
     }
 
-    /// Number of notes without room.
+    /// Number of notes that were dropped because the log was full.
     #[must_use]
     pub fn dropped(&self) -> u64 {
         // Relaxed: a plain count.

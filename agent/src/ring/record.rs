@@ -19,10 +19,10 @@ pub struct Record {
     stack: StackId,
     /// The low byte is the action. The upper 24 bits are the number of records dropped just before this one,
     /// saturating.
-    action_and_hole: u32,
+    action_and_dropped: u32,
 }
 
-const HOLE_MAX: u32 = (1 << 24) - 1;
+const DROPPED_MAX: u32 = (1 << 24) - 1;
 
 impl Record {
     /// Packs an event that has its time.
@@ -37,7 +37,7 @@ impl Record {
     #[must_use]
     pub fn stamped(stamp: Ticks, event: &Event) -> Self {
         let Event { time_ns: _, addr, size, stream, pool, stack, action } = *event;
-        Self { stamp, addr, size, stream, pool, stack, action_and_hole: action as u32 }
+        Self { stamp, addr, size, stream, pool, stack, action_and_dropped: action as u32 }
     }
 
     /// The event. `time_ns` converts its stamp to a time: [`Ticks::as_ns`], or a clock's function. An invalid action,
@@ -45,8 +45,8 @@ impl Record {
     #[inline]
     #[must_use]
     pub fn event(&self, time_ns: impl FnOnce(Ticks) -> u64) -> Event {
-        let Self { stamp, addr, size, stream, pool, stack, action_and_hole } = *self;
-        let action = Action::from_number(action_and_hole as u8).unwrap_or(Action::Annotate);
+        let Self { stamp, addr, size, stream, pool, stack, action_and_dropped } = *self;
+        let action = Action::from_number(action_and_dropped as u8).unwrap_or(Action::Annotate);
         Event { time_ns: time_ns(stamp), addr, size, stream, pool, stack, action }
     }
 
@@ -54,10 +54,10 @@ impl Record {
     #[inline]
     #[must_use]
     pub fn dropped_before(&self) -> u32 {
-        self.action_and_hole >> 8
+        self.action_and_dropped >> 8
     }
 
     pub(super) fn set_dropped_before(&mut self, count: u32) {
-        self.action_and_hole = (self.action_and_hole & 0xff) | (count.min(HOLE_MAX) << 8);
+        self.action_and_dropped = (self.action_and_dropped & 0xff) | (count.min(DROPPED_MAX) << 8);
     }
 }

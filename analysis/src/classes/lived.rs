@@ -26,7 +26,7 @@ impl Stay {
         let end = if ended == OPEN { steps.last().map(|&(_, step)| step) } else { step_at(steps, ended) };
         Some(match (ended == OPEN, end?.saturating_sub(born_step)) {
             (_, 0) => Self::Within,
-            (false, 1) => Self::Handed,
+            (false, 1) => Self::UntilNextStep,
             _ => Self::Kept,
         })
     }

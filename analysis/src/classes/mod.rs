@@ -20,7 +20,7 @@ pub use lived::{Steps, step_at};
 use passes::Passes;
 use rules::{Known, Reading, Says};
 pub use scaling::{Scaling, copies};
-use sets::Shown;
+use sets::RequestFacts;
 
 /// The purpose of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -130,7 +130,7 @@ pub enum Stay {
     /// Freed by the step that requested it, as far as was seen.
     Within,
     /// Freed by the next step.
-    Handed,
+    UntilNextStep,
     /// Freed later than that, or not freed although a later step was seen.
     Kept,
 }
@@ -173,7 +173,7 @@ impl<'a> Classifier<'a> {
     /// The class of each request of a device. The requests must be in order.
     #[must_use]
     pub fn requests(&mut self, asked: &[Asked]) -> Vec<Class> {
-        self.listed(asked, |_| None)
+        self.classes(asked, |_| None)
     }
 
     /// The allocated blocks of a state, by class. `step` is the step under way, `None` between steps. The sum is the
@@ -205,7 +205,7 @@ impl<'a> Classifier<'a> {
         };
         let asked: Vec<Asked> = blocks.iter().map(of_block).collect();
         let listed = |at: usize| exact.and_then(|exact| exact.get(&blocks[at].addr).copied());
-        self.listed(&asked, listed).into_iter().zip(blocks).collect()
+        self.classes(&asked, listed).into_iter().zip(blocks).collect()
     }
 
     /// The rows of a site table, by class. A table contains neither steps nor sizes of single blocks. So all its
@@ -226,7 +226,7 @@ impl<'a> Classifier<'a> {
         let each = |row: &SiteRow| row.bytes / row.blocks.max(1);
         for row in rows {
             if self.reading(row.stack).says == Says::Module {
-                self.is_parameter(each(row));
+                self.add_parameter_size(each(row));
             }
         }
         let class = |row: &SiteRow| {
@@ -245,22 +245,22 @@ impl<'a> Classifier<'a> {
         rows.iter().map(class).collect()
     }
 
-    /// The common implementation of all queries.
-    fn listed(&mut self, asked: &[Asked], listed: impl Fn(usize) -> Option<Class>) -> Vec<Class> {
+    /// The class of each request. `listed` returns the exact class of a request, if the session listed its storage.
+    fn classes(&mut self, asked: &[Asked], listed: impl Fn(usize) -> Option<Class>) -> Vec<Class> {
         let read = self.readings(asked);
         let passes = Passes::of(asked, &read);
         let stays: Vec<Stay> = asked.iter().map(|one| one.stay.unwrap_or_else(|| passes.stay(one))).collect();
-        let shown = Shown { asked, read: &read, stays: &stays, passes: &passes };
-        let workspaces = workspaces::find(&shown);
+        let facts = RequestFacts { asked, read: &read, stays: &stays, passes: &passes };
+        let workspaces = workspaces::find(&facts);
         let sets =
-            sets::find(&shown, &workspaces, |at| self.said.get(&asked[at].stack).and_then(|(_, site)| site.as_ref()));
+            sets::find(&facts, &workspaces, |at| self.said.get(&asked[at].stack).and_then(|(_, site)| site.as_ref()));
         for (at, one) in asked.iter().enumerate() {
             let is_parameter = match listed(at).or(sets[at]) {
                 Some(class) => class == Class::Parameters,
                 None => read[at].says == Says::Module && stays[at] != Stay::Within,
             };
             if is_parameter {
-                self.is_parameter(one.bytes);
+                self.add_parameter_size(one.bytes);
             }
         }
         let class = |(at, one): (usize, &Asked)| {
@@ -306,7 +306,7 @@ impl<'a> Classifier<'a> {
         said.0
     }
 
-    fn is_parameter(&mut self, bytes: u64) {
+    fn add_parameter_size(&mut self, bytes: u64) {
         self.parameter_sizes.insert(bytes);
         self.rounded_sizes.insert(sets::rounded(bytes));
     }

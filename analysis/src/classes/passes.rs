@@ -72,7 +72,7 @@ impl Passes {
         }
         match self.before(one.ended) - one.born.map_or(0, |born| self.before(born)).min(self.before(one.ended)) {
             0 => Stay::Within,
-            1 => Stay::Handed,
+            1 => Stay::UntilNextStep,
             _ => Stay::Kept,
         }
     }

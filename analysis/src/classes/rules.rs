@@ -164,7 +164,7 @@ pub(super) fn class(says: Says, known: Known) -> Class {
     let backward = || match (is_parameter_size && outlives_pass, stay) {
         // A gradient has its parameter's size. Nothing else that a backward pass makes outlives the pass.
         (true, _) => Class::Gradients,
-        (false, Stay::Within | Stay::Handed) => Class::Temporaries,
+        (false, Stay::Within | Stay::UntilNextStep) => Class::Temporaries,
         (false, Stay::Kept) => Class::Unknown,
     };
     let is_workspace = is_workspace && !is_parameter_size;

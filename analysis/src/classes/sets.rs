@@ -42,21 +42,21 @@ fn bytes_of(sizes: &Sizes) -> u64 {
 }
 
 /// The facts about a recording's requests. Each list has one entry per request.
-pub(super) struct Shown<'a> {
+pub(super) struct RequestFacts<'a> {
     pub asked: &'a [Asked],
     pub read: &'a [Reading],
     pub stays: &'a [Stay],
     pub passes: &'a Passes,
 }
 
-impl Shown<'_> {
+impl RequestFacts<'_> {
     pub(super) fn each(&self) -> impl Iterator<Item = (usize, &Asked, Says, Stay)> {
         let beside = self.read.iter().zip(self.stays);
         self.asked.iter().zip(beside).enumerate().map(|(at, (one, (read, &stay)))| (at, one, read.says, stay))
     }
 
     /// Whether a block existed before the recording and nothing is known about it.
-    pub(super) fn is_found(one: &Asked, says: Says) -> bool {
+    pub(super) fn is_unknown_from_before(one: &Asked, says: Says) -> bool {
         says == Says::Nothing && one.born.is_none() && one.phase.is_none()
     }
 
@@ -98,79 +98,79 @@ impl Shown<'_> {
         for (at, one, says, stay) in self.each() {
             let before = one.born.is_some_and(|born| first.is_some_and(|first| born < first));
             let own = matches!(says, Says::Elsewhere | Says::Closure) && one.phase.is_none();
-            let rank = match says {
+            let priority = match says {
                 Says::Module => 0,
                 _ if workspaces[at] => continue,
-                _ if Self::is_found(one, says) && self.passes.are_survived_by(one) => 1,
+                _ if Self::is_unknown_from_before(one, says) && self.passes.are_survived_by(one) => 1,
                 _ if own && before => 2,
                 _ => continue,
             };
             if stay == Stay::Kept || self.passes.are_survived_by(one) {
                 // Blocks from before the recording are listed by address, and the driver hands out the highest address
                 // first.
-                found.push((rank, one.born.unwrap_or(highest - at as u64), at, rank == 1));
+                found.push((priority, one.born.unwrap_or(highest - at as u64), at, priority == 1));
             }
         }
         found.sort_unstable();
-        found.into_iter().map(|(_, _, at, is_found)| (at, is_found)).collect()
+        found.into_iter().map(|(_, _, at, from_before)| (at, from_before)).collect()
     }
 }
 
 /// The class of each request's block, if sets of equal sizes show it.
 pub(super) fn find<K: Hash + Eq>(
-    shown: &Shown<'_>,
+    facts: &RequestFacts<'_>,
     workspaces: &[bool],
     place: impl Fn(usize) -> K,
 ) -> Vec<Option<Class>> {
-    let mut classes: Vec<Option<Class>> = vec![None; shown.asked.len()];
-    let candidates = shown.candidates(workspaces);
+    let mut classes: Vec<Option<Class>> = vec![None; facts.asked.len()];
+    let candidates = facts.candidates(workspaces);
     let mut trained = Sizes::new();
-    let left = shown.left_by_backward(workspaces);
+    let left = facts.left_by_backward(workspaces);
     for &(at, _) in &candidates {
-        let bytes = rounded(shown.asked[at].bytes);
+        let bytes = rounded(facts.asked[at].bytes);
         let made = left.get(&bytes).copied().unwrap_or(0);
         let known = trained.entry(bytes).or_default();
         *known = (*known + 1).min(made);
     }
     trained.retain(|_, blocks| *blocks > 0);
-    parameters(shown, &candidates, &trained, &mut classes);
-    earlier_gradients(shown, &trained, &mut classes);
-    states(shown, &trained, place, &mut classes);
+    parameters(facts, &candidates, &trained, &mut classes);
+    earlier_gradients(facts, &trained, &mut classes);
+    states(facts, &trained, place, &mut classes);
     classes
 }
 
 /// For each size, at most as many blocks become parameters as there were gradients. The remaining blocks from before
 /// the recording also belong to the model (frozen weights, buffers), unless they form whole sets.
-fn parameters(shown: &Shown<'_>, candidates: &[(usize, bool)], trained: &Sizes, classes: &mut [Option<Class>]) {
-    let is_forward = shown.read.iter().any(|read| read.says == Says::Forward);
+fn parameters(facts: &RequestFacts<'_>, candidates: &[(usize, bool)], trained: &Sizes, classes: &mut [Option<Class>]) {
+    let is_forward = facts.read.iter().any(|read| read.says == Says::Forward);
     let (mut room, mut rest) = (trained.clone(), Vec::new());
-    for &(at, is_found) in candidates {
-        match room.get_mut(&rounded(shown.asked[at].bytes)).filter(|room| **room > 0) {
+    for &(at, from_before) in candidates {
+        match room.get_mut(&rounded(facts.asked[at].bytes)).filter(|room| **room > 0) {
             Some(room) => {
                 *room -= 1;
                 classes[at] = Some(Class::Parameters);
             }
-            None if is_found => rest.push(at),
+            None if from_before => rest.push(at),
             None => {}
         }
     }
     if trained.is_empty() && !is_forward {
         return;
     }
-    let states = whole_sets(shown, &rest, trained);
+    let states = whole_sets(facts, &rest, trained);
     for at in rest {
-        let is_state = states.contains(&rounded(shown.asked[at].bytes));
+        let is_state = states.contains(&rounded(facts.asked[at].bytes));
         classes[at] = Some(if is_state { Class::OptimizerState } else { Class::Parameters });
     }
 }
 
 /// The sizes of those blocks that form whole sets beside the parameters. These are states from before the recording.
-fn whole_sets(shown: &Shown<'_>, blocks: &[usize], trained: &Sizes) -> BTreeSet<u64> {
+fn whole_sets(facts: &RequestFacts<'_>, blocks: &[usize], trained: &Sizes) -> BTreeSet<u64> {
     let mut found = BTreeSet::new();
     for ratio in RATIOS {
         let of_set: BTreeSet<u64> = trained.keys().map(|&bytes| scaled(bytes, ratio)).collect();
         let mut sizes = Sizes::new();
-        for bytes in blocks.iter().map(|&at| rounded(shown.asked[at].bytes)).filter(|bytes| of_set.contains(bytes)) {
+        for bytes in blocks.iter().map(|&at| rounded(facts.asked[at].bytes)).filter(|bytes| of_set.contains(bytes)) {
             *sizes.entry(bytes).or_default() += 1;
         }
         if is_set(&sizes, trained, ratio, Cover::Whole) {
@@ -186,11 +186,11 @@ fn scaled(bytes: u64, (of, to): (u64, u64)) -> u64 {
 
 /// Blocks from before the recording that are freed before the first backward pass begins are gradients of the previous
 /// step.
-fn earlier_gradients(shown: &Shown<'_>, trained: &Sizes, classes: &mut [Option<Class>]) {
-    let Some(first) = shown.passes.first() else { return };
+fn earlier_gradients(facts: &RequestFacts<'_>, trained: &Sizes, classes: &mut [Option<Class>]) {
+    let Some(first) = facts.passes.first() else { return };
     let mut room = trained.clone();
-    for (at, one, says, _) in shown.each() {
-        let went = Shown::is_found(one, says) && one.ended < first;
+    for (at, one, says, _) in facts.each() {
+        let went = RequestFacts::is_unknown_from_before(one, says) && one.ended < first;
         if let Some(room) = room.get_mut(&rounded(one.bytes)).filter(|room| went && **room > 0) {
             *room -= 1;
             classes[at] = Some(Class::Gradients);
@@ -201,30 +201,35 @@ fn earlier_gradients(shown: &Shown<'_>, trained: &Sizes, classes: &mut [Option<C
 /// Blocks that one line makes and keeps beyond its step are states if they form a set. If an optimizer was seen at
 /// work, its own code makes its states. A set that another line makes in the parameters' precision is then a copy of
 /// them (the best weights so far, a moving average).
-fn states<K: Hash + Eq>(shown: &Shown<'_>, trained: &Sizes, place: impl Fn(usize) -> K, classes: &mut [Option<Class>]) {
+fn states<K: Hash + Eq>(
+    facts: &RequestFacts<'_>,
+    trained: &Sizes,
+    place: impl Fn(usize) -> K,
+    classes: &mut [Option<Class>],
+) {
     let is_of_optimizer = |says: Says| matches!(says, Says::Optimizer | Says::OptimizerState);
-    let is_seen = shown.read.iter().any(|read| is_of_optimizer(read.says));
+    let is_seen = facts.read.iter().any(|read| is_of_optimizer(read.says));
     // In a step that never ends, because a request failed in it, temporaries are live like states. torch's optimizers make
     // all states in `_init_group`. Other optimizers freed their temporaries in the steps before.
-    let makes_states = shown.read.iter().any(|read| read.says == Says::OptimizerState);
-    let freed = shown.freed_within();
-    let passes_by = |one: &Asked| {
+    let makes_states = facts.read.iter().any(|read| read.says == Says::OptimizerState);
+    let freed = facts.freed_within();
+    let is_temporary = |one: &Asked| {
         let ended = freed.get(&(one.stack, rounded(one.bytes)));
-        ended.zip(one.born).is_some_and(|(&ended, born)| shown.passes.before(ended) < shown.passes.before(born))
+        ended.zip(one.born).is_some_and(|(&ended, born)| facts.passes.before(ended) < facts.passes.before(born))
     };
     let mut groups: HashMap<K, Vec<usize>> = HashMap::new();
-    for (at, one, says, stay) in shown.each() {
+    for (at, one, says, stay) in facts.each() {
         let may_be = matches!(says, Says::Elsewhere | Says::Closure | Says::Optimizer)
             && matches!(one.phase, None | Some(Phase::Optimizer | Phase::Train));
-        let stays =
-            stay != Stay::Within || one.ended == OPEN && !passes_by(one) && !(makes_states && says == Says::Optimizer);
+        let stays = stay != Stay::Within
+            || one.ended == OPEN && !is_temporary(one) && !(makes_states && says == Says::Optimizer);
         if may_be && stays && classes[at].is_none() {
             groups.entry(place(at)).or_default().push(at);
         }
     }
     for group in groups.into_values() {
-        let sizes = standing(shown, &group);
-        let is_own = group.iter().any(|&at| is_of_optimizer(shown.read[at].says));
+        let sizes = sizes_between_steps(facts, &group);
+        let is_own = group.iter().any(|&at| is_of_optimizer(facts.read[at].says));
         let is_copy = |ratio: (u64, u64)| is_seen && !is_own && ratio == SAME;
         if RATIOS.iter().any(|&ratio| !is_copy(ratio) && is_set(&sizes, trained, ratio, Cover::Half)) {
             group.into_iter().for_each(|at| classes[at] = Some(Class::OptimizerState));
@@ -235,10 +240,10 @@ fn states<K: Hash + Eq>(shown: &Shown<'_>, trained: &Sizes, place: impl Fn(usize
 /// The sizes of a group's blocks that exist between two steps: at the end, or when the last backward pass began,
 /// whichever is larger. Times within a step do not count, because a line that remakes a state at each step briefly has
 /// a few of its blocks twice.
-fn standing(shown: &Shown<'_>, group: &[usize]) -> Sizes {
+fn sizes_between_steps(facts: &RequestFacts<'_>, group: &[usize]) -> Sizes {
     let sizes_at = |moment: u64| {
         let mut sizes = Sizes::new();
-        for one in group.iter().map(|&at| &shown.asked[at]) {
+        for one in group.iter().map(|&at| &facts.asked[at]) {
             if one.born.is_none_or(|born| born < moment) && (one.ended == OPEN || one.ended > moment) {
                 *sizes.entry(rounded(one.bytes)).or_default() += 1;
             }
@@ -246,7 +251,7 @@ fn standing(shown: &Shown<'_>, group: &[usize]) -> Sizes {
         sizes
     };
     let at_end = sizes_at(OPEN);
-    let before = shown.passes.last().map(sizes_at).unwrap_or_default();
+    let before = facts.passes.last().map(sizes_at).unwrap_or_default();
     if bytes_of(&before) > bytes_of(&at_end) { before } else { at_end }
 }
 

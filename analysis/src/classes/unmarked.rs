@@ -318,7 +318,7 @@ fn what_the_next_step_gives_back_is_no_state_of_the_optimizer() {
     let mut recording = Recording::default();
     let [kept, handed] = [recording.make(INHERITED, 4 * MIB), recording.make(INHERITED, 4 * MIB)];
     recording.asked[kept].stay = Some(Stay::Kept);
-    recording.asked[handed].stay = Some(Stay::Handed);
+    recording.asked[handed].stay = Some(Stay::UntilNextStep);
     recording.all_are(&[kept], Class::OptimizerState);
     recording.all_are(&[handed], Class::Temporaries);
 }

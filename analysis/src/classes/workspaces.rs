@@ -9,7 +9,7 @@ use std::collections::HashMap;
 
 use super::Stay;
 use super::rules::Says;
-use super::sets::Shown;
+use super::sets::RequestFacts;
 
 /// Sizes of workspaces: `:4096:2:16:8`, 32 MiB from Hopper on, and cuBLASLt's
 /// (aten/src/ATen/cuda/CublasHandlePool.cpp).
@@ -23,20 +23,20 @@ pub(super) fn has_size(bytes: u64) -> bool {
 }
 
 /// The requests that are workspaces.
-pub(super) fn find(shown: &Shown<'_>) -> Vec<bool> {
-    let mut are = vec![false; shown.asked.len()];
-    let are_named = shown.read.iter().any(|read| read.says == Says::Workspace);
+pub(super) fn find(facts: &RequestFacts<'_>) -> Vec<bool> {
+    let mut are = vec![false; facts.asked.len()];
+    let are_named = facts.read.iter().any(|read| read.says == Says::Workspace);
     let mut found: HashMap<u64, Vec<usize>> = HashMap::new();
     let mut first: HashMap<(u64, bool), (u64, usize)> = HashMap::new();
-    for (at, one, says, _) in shown.each().filter(|(_, one, ..)| has_size(one.bytes)) {
-        if Shown::is_found(one, says) {
+    for (at, one, says, _) in facts.each().filter(|(_, one, ..)| has_size(one.bytes)) {
+        if RequestFacts::is_unknown_from_before(one, says) {
             found.entry(one.bytes).or_default().push(at);
         } else if matches!(says, Says::Forward | Says::Autograd | Says::Nothing) {
-            let earliest = first.entry((one.bytes, shown.read[at].in_backward)).or_insert((u64::MAX, at));
+            let earliest = first.entry((one.bytes, facts.read[at].in_backward)).or_insert((u64::MAX, at));
             *earliest = (*earliest).min((one.born.unwrap_or(0), at));
         }
     }
-    let stays = |at: usize| shown.stays[at] == Stay::Kept || shown.passes.are_survived_by(&shown.asked[at]);
+    let stays = |at: usize| facts.stays[at] == Stay::Kept || facts.passes.are_survived_by(&facts.asked[at]);
     // If gradients of such a size come and go with each pass, the size is a parameter's.
     let is_parameters = |bytes: u64| first.get(&(bytes, true)).is_some_and(|&(_, at)| are_named || !stays(at));
     for (bytes, blocks) in found {

@@ -36,7 +36,7 @@ fn of_cause(report: &Report, failed: &[u32]) -> String {
     let facts = &report.facts;
     match report.cause {
         OomCause::Fragmentation => {
-            let holder = facts.holders.first();
+            let holder = facts.stranding_blocks.first();
             let between = holder.map(|holder| {
                 format!("{} of {} {} between the holes", plural(holder.pin.blocks, "block"), place_or_none(holder.stack.site()), if holder.pin.blocks == 1 { "lies" } else { "lie" })
             });
@@ -55,7 +55,7 @@ fn of_cause(report: &Report, failed: &[u32]) -> String {
 
 fn capacity(report: &Report, failed: &[u32]) -> String {
     let missing = report.needed_bytes();
-    let activations = report.facts.classes.of(Class::Activations).saturating_add(report.facts.asked_bytes);
+    let activations = report.facts.classes.of(Class::Activations).saturating_add(report.facts.rounded_bytes);
     let alone = match failed {
         [rank] if !report.facts.peers.is_empty() => {
             let at_least = if report.limit_bytes.is_some() { "at most" } else { "at least" };
@@ -98,7 +98,7 @@ fn capacity(report: &Report, failed: &[u32]) -> String {
 /// program needs these blocks or merely keeps them.
 fn in_one_place(report: &Report) -> Option<String> {
     let Place { site, bytes: of, blocks, grown: _ } = by_place(&report.facts.sites).into_iter().next()?;
-    let is_most = of >= report.facts.found.allocated_bytes / 2 && blocks >= KEPT_BLOCKS_MIN;
+    let is_most = of >= report.facts.at_request.allocated_bytes / 2 && blocks >= KEPT_BLOCKS_MIN;
     (is_most && report.leaked.is_none())
         .then(|| format!("{} are in {} of {}", bytes(of), plural(blocks, "block"), place_or_none(site)))
 }
@@ -108,7 +108,7 @@ fn in_one_place(report: &Report) -> Option<String> {
 fn larger_step(report: &Report) -> Option<String> {
     let earlier = report.facts.earlier?;
     let usual = earlier.peak_bytes.saturating_sub(earlier.kept_bytes);
-    let needed = report.facts.found.allocated_bytes.saturating_add(report.facts.asked_bytes);
+    let needed = report.facts.at_request.allocated_bytes.saturating_add(report.facts.rounded_bytes);
     let own = needed.saturating_sub(earlier.kept_bytes);
     // Whether the requests are larger is known only where the lines of earlier steps are.
     let requests = report.facts.demand.requests?;

@@ -164,7 +164,7 @@ fn finding(reports: &[&Report], known: usize) -> Option<Finding> {
         confidence: if facts.exact { 1.0 } else { 0.8 },
         all_ranks: numbers.len() > 1 && numbers.len() == known,
         first_seen: Moment { epoch: facts.epoch, step: facts.step, time_ns: Some(facts.time_ns), boundary: None },
-        live_bytes: Some(facts.found.allocated_bytes),
+        live_bytes: Some(facts.at_request.allocated_bytes),
         title: format!("Out of memory on {on}{}{caught}: {}", moment(facts.epoch, facts.step), reason(first)),
         explanation: explanation(first),
         advice: sentence(advice::of(first, &numbers)),
@@ -180,7 +180,7 @@ fn finding(reports: &[&Report], known: usize) -> Option<Finding> {
 /// failed.
 fn reason(report: &Report) -> String {
     let facts = &report.facts;
-    let (asked, place) = (bytes(facts.asked_bytes), requested_in(&facts.stack));
+    let (asked, place) = (bytes(facts.rounded_bytes), requested_in(&facts.stack));
     if let Some(accumulated) = report.accumulated() {
         return format!("{}; then {asked} were requested in {place}", accumulated.title());
     }
@@ -193,7 +193,7 @@ fn deciding(report: &Report) -> String {
     let facts = &report.facts;
     match report.cause {
         // The free bytes in the cache may suffice only together with the free bytes of the device.
-        OomCause::Fragmentation if report.free_bytes < facts.asked_bytes => format!(
+        OomCause::Fragmentation if report.free_bytes < facts.rounded_bytes => format!(
             "{} are {} and {} in the cache, but there in {}: fragmentation",
             bytes(report.room_bytes),
             if report.limit_bytes.is_some() { "left under the process's limit" } else { "free on the device" },
@@ -211,7 +211,7 @@ fn deciding(report: &Report) -> String {
         }
         OomCause::Capacity | OomCause::Leak | OomCause::Accumulation => format!(
             "with {} in use{}: {} {} too much",
-            bytes(facts.found.active_bytes),
+            bytes(facts.at_request.active_bytes),
             of_what(report),
             // The limit is at least what was once reserved, and may be higher.
             if report.limit_bytes.is_some() { "at most" } else { "at least" },
@@ -239,16 +239,16 @@ fn of_what(report: &Report) -> String {
 
 pub(super) fn explanation(report: &Report) -> String {
     let facts = &report.facts;
-    let found = &facts.found;
+    let at_request = &facts.at_request;
     let mut text = report.accumulated().map_or_else(String::new, Accumulation::explanation);
     text.push_str(&format!(
         "Rank {} had {} reserved, of which {} were in use and {} free: ",
         facts.rank,
-        bytes(found.reserved_bytes),
-        bytes(found.active_bytes),
+        bytes(at_request.reserved_bytes),
+        bytes(at_request.active_bytes),
         bytes(report.free_bytes),
     ));
-    text.push_str(&match (bytes(facts.asked_bytes), report.largest_usable_bytes) {
+    text.push_str(&match (bytes(facts.rounded_bytes), report.largest_usable_bytes) {
         (asked, 0) => format!("no free block could serve {asked}."),
         (asked, largest) => format!("the largest free block that could serve {asked} was {}.", bytes(largest)),
     });
@@ -269,7 +269,7 @@ pub(super) fn explanation(report: &Report) -> String {
         ),
         None => format!(" The device had {} free.", bytes(facts.device_free_bytes)),
     });
-    if report.segment_bytes > facts.asked_bytes {
+    if report.segment_bytes > facts.rounded_bytes {
         // This is the size in PyTorch's own message.
         text.push_str(&format!(" A new segment for the request takes {}.", bytes(report.segment_bytes)));
     }
@@ -314,7 +314,7 @@ fn peers(report: &Report) -> Option<String> {
 
 pub(super) fn evidence(report: &Report) -> Vec<(String, EvidenceValue)> {
     let facts = &report.facts;
-    let found = &facts.found;
+    let at_request = &facts.at_request;
     let mut evidence = vec![
         ("cause".to_owned(), EvidenceValue::Text(report.cause.name().to_owned())),
         ("rank".to_owned(), EvidenceValue::Count(u64::from(facts.rank))),
@@ -324,14 +324,14 @@ pub(super) fn evidence(report: &Report) -> Vec<(String, EvidenceValue)> {
             evidence.push((name.to_owned(), EvidenceValue::Count(value)));
         }
     };
-    count("asked_bytes", Some(facts.asked_bytes));
+    count("asked_bytes", Some(facts.rounded_bytes));
     count("segment_bytes", Some(report.segment_bytes));
     count("free_in_cache_bytes", Some(report.free_bytes));
     count("largest_usable_bytes", Some(report.largest_usable_bytes));
-    count("holes", Some(found.holes));
-    count("reserved_bytes", Some(found.reserved_bytes));
-    count("active_bytes", Some(found.active_bytes));
-    count("allocated_bytes", Some(found.allocated_bytes));
+    count("holes", Some(at_request.holes));
+    count("reserved_bytes", Some(at_request.reserved_bytes));
+    count("active_bytes", Some(at_request.active_bytes));
+    count("allocated_bytes", Some(at_request.allocated_bytes));
     count("flushed_bytes", Some(report.flushed_bytes));
     count("stranded_bytes", Some(report.stranded_bytes));
     count("rounded_away_bytes", Some(report.rounded_away_bytes));

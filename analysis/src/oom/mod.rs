@@ -137,7 +137,7 @@ pub struct Facts {
     /// Step under way.
     pub step: Option<u64>,
     /// Bytes of the request after rounding.
-    pub asked_bytes: u64,
+    pub rounded_bytes: u64,
     /// Its stream.
     pub stream: u64,
     /// Its pool.
@@ -153,7 +153,7 @@ pub struct Facts {
     /// What the live blocks show in comparison with the earlier steps.
     pub demand: Demand,
     /// The state at the request.
-    pub found: Picture,
+    pub at_request: Picture,
     /// Reserved bytes after the flush.
     pub reserved_after_bytes: u64,
     /// The most that was ever reserved until then. A limit is at least this, unless it was lowered later.
@@ -167,7 +167,7 @@ pub struct Facts {
     /// Sites with live memory, most bytes first.
     pub sites: Vec<SiteUse>,
     /// The blocks that strand memory, most stranded bytes first.
-    pub holders: Vec<Holder>,
+    pub stranding_blocks: Vec<Holder>,
     /// The other ranks.
     pub peers: Vec<Peer>,
     /// The allocator's settings.
@@ -233,11 +233,11 @@ impl Report {
 pub fn explain(mut facts: Facts) -> Report {
     // The line requested as much before, so the size of its input explains nothing.
     facts.input = facts.input.filter(|input| !(matches!(input, Input::Largest { .. }) && facts.demand.asked_before));
-    let asked = facts.asked_bytes;
+    let asked = facts.rounded_bytes;
     let segment_bytes = segment_bytes(asked, facts.settings.large_segment_size);
     let reserved_after = facts.reserved_after_bytes;
-    let flushed_bytes = facts.found.reserved_bytes.saturating_sub(reserved_after);
-    let in_segments = facts.found.active_bytes.saturating_sub(facts.found.loose_bytes);
+    let flushed_bytes = facts.at_request.reserved_bytes.saturating_sub(reserved_after);
+    let in_segments = facts.at_request.active_bytes.saturating_sub(facts.at_request.loose_bytes);
     let stranded_bytes = reserved_after.saturating_sub(in_segments);
     // The device had room for the segment, and yet the request failed: a limit applies to this process.
     let limited = facts.device_free_bytes >= segment_bytes;
@@ -259,7 +259,7 @@ pub fn explain(mut facts: Facts) -> Report {
         }
         _ => None,
     };
-    let rounded_away_bytes = facts.found.rounded_away_bytes.min(stranded_bytes);
+    let rounded_away_bytes = facts.at_request.rounded_away_bytes.min(stranded_bytes);
     let alone = |bytes: u64| bytes > 0 && room.saturating_add(bytes) >= segment_bytes;
     let others = if limited { 0 } else { facts.others_bytes.unwrap_or(0) };
     let outside = if limited { 0 } else { outside_bytes.unwrap_or(0).saturating_sub(CONTEXT_BYTES) };
@@ -275,11 +275,11 @@ pub fn explain(mut facts: Facts) -> Report {
     .filter(|&(_, bytes)| alone(bytes))
     .max_by_key(|&(cause, bytes)| (bytes, std::cmp::Reverse(cause)))
     .map_or(OomCause::Capacity, |(cause, _)| cause);
-    let pages = facts.found.stranded_page_bytes.saturating_add(room);
+    let pages = facts.at_request.stranded_page_bytes.saturating_add(room);
     Report {
         cause,
-        free_bytes: facts.found.free_bytes,
-        largest_usable_bytes: facts.found.largest_for(asked, facts.stream, facts.pool),
+        free_bytes: facts.at_request.free_bytes,
+        largest_usable_bytes: facts.at_request.largest_for(asked, facts.stream, facts.pool),
         flushed_bytes,
         stranded_bytes,
         rounded_away_bytes,

@@ -62,7 +62,7 @@ pub fn blame(reports: &mut [Report], findings: &[Finding]) {
     // What was caught is no outcome: the leak goes on.
     for report in reports.iter_mut().filter(|report| !report.facts.went_on) {
         let rank = report.facts.rank;
-        let used = report.facts.found.active_bytes.max(1) as f64;
+        let used = report.facts.at_request.active_bytes.max(1) as f64;
         let own = findings.iter().filter(|finding| finding.kind.fills() && finding.ranks.contains(&rank));
         let grave = own.filter(|finding| {
             let share = held(finding) as f64 / used;
@@ -115,7 +115,7 @@ fn is_outcome(report: &Report, leaked: &Leaked) -> bool {
     let larger = match report.cause {
         // If the leak's blocks lie beside the holes, the holes are the leak's own.
         OomCause::Fragmentation => {
-            let beside = facts.holders.first().and_then(|holder| holder.stack.site());
+            let beside = facts.stranding_blocks.first().and_then(|holder| holder.stack.site());
             let own = leaked.site.is_some() && beside == leaked.site.as_ref();
             !own && report.stranded_bytes > leaked.bytes
         }
@@ -174,7 +174,7 @@ fn ended(finding: &mut Finding, first: &Report, numbers: &[u32], known: usize) {
         "; {} ran out of memory{}, when {} were requested in {place}",
         ranks(numbers, known),
         moment(facts.epoch, facts.step),
-        bytes(facts.asked_bytes),
+        bytes(facts.rounded_bytes),
     );
     if !finding.explanation.is_empty() {
         finding.explanation.push(' ');

@@ -52,14 +52,14 @@ fn frame() -> Stack {
     Stack { frames: vec![Frame { function: "forward".into(), file: "/home/me/model.py".into(), line: 12 }] }
 }
 
-fn facts(found: Picture, asked_bytes: u64, device_free_bytes: u64) -> Facts {
+fn facts(at_request: Picture, rounded_bytes: u64, device_free_bytes: u64) -> Facts {
     Facts {
         rank: 0,
         device: 0,
         time_ns: 1,
         epoch: Some(2),
         step: Some(117),
-        asked_bytes,
+        rounded_bytes,
         stream: 0,
         pool: PoolId::DEFAULT,
         stack: frame(),
@@ -67,10 +67,10 @@ fn facts(found: Picture, asked_bytes: u64, device_free_bytes: u64) -> Facts {
         earlier: None,
         input: None,
         demand: Demand::default(),
-        reserved_after_bytes: found.reserved_bytes,
-        reserved_peak_bytes: found.reserved_bytes,
-        holders: found.pins.iter().map(|&pin: &Pin| Holder { pin, stack: frame() }).collect(),
-        found,
+        reserved_after_bytes: at_request.reserved_bytes,
+        reserved_peak_bytes: at_request.reserved_bytes,
+        stranding_blocks: at_request.pins.iter().map(|&pin: &Pin| Holder { pin, stack: frame() }).collect(),
+        at_request,
         device_total_bytes: None,
         others_bytes: None,
         classes: Shares::default(),

@@ -37,15 +37,20 @@ fn steady_over(events: &[memctl_model::Event], map: &mut BlockMap, settings: &Al
     steady
 }
 
-fn failed(keyframe: &Keyframe, settings: &AllocatorSettings, asked_bytes: u64, device_free_bytes: u64) -> oom::Report {
-    let found = Picture::of(keyframe, settings.large_segment_size);
+fn failed(
+    keyframe: &Keyframe,
+    settings: &AllocatorSettings,
+    rounded_bytes: u64,
+    device_free_bytes: u64,
+) -> oom::Report {
+    let at_request = Picture::of(keyframe, settings.large_segment_size);
     oom::explain(oom::Facts {
         rank: 0,
         device: 0,
         time_ns: 0,
         epoch: None,
         step: None,
-        asked_bytes,
+        rounded_bytes,
         stream: 0,
         pool: PoolId::DEFAULT,
         stack: Stack::default(),
@@ -53,18 +58,18 @@ fn failed(keyframe: &Keyframe, settings: &AllocatorSettings, asked_bytes: u64, d
         earlier: None,
         input: None,
         demand: oom::demand::Demand::default(),
-        reserved_after_bytes: found.reserved_bytes - found.empty_bytes.min(found.reserved_bytes),
-        reserved_peak_bytes: found.reserved_bytes,
+        reserved_after_bytes: at_request.reserved_bytes - at_request.empty_bytes.min(at_request.reserved_bytes),
+        reserved_peak_bytes: at_request.reserved_bytes,
         device_total_bytes: None,
-        others_bytes: Some(asked_bytes),
+        others_bytes: Some(rounded_bytes),
         classes: Shares::default(),
         sites: Vec::new(),
-        holders: Vec::new(),
+        stranding_blocks: Vec::new(),
         peers: Vec::new(),
         settings: settings.clone(),
         went_on: false,
         exact: true,
-        found,
+        at_request,
     })
 }
 

@@ -7,7 +7,7 @@ use super::beside::{beside_tensors, is_slow, not_judged_words};
 use super::known::{Beside, New};
 use super::leaks::{is_small_leak, rising};
 use super::peaks::{ALLOCATED, OfEpoch, RESERVED};
-use super::{Checked, Outcome, Terms, concerning, not_judged, verdict};
+use super::{Checked, Outcome, Terms, checked, concerning, not_judged};
 use crate::baseline::Spread;
 use crate::conditions::{Allowance, Limit};
 use crate::finding::Finding;
@@ -69,7 +69,7 @@ pub(super) fn over(report: &Report, peak: Peak, other: &Against, terms: &Terms, 
 
 fn compared(report: &Report, peak: Peak, other: &Against, terms: &Terms, limit: impl Fn(u64) -> u64) -> Checked {
     let Some(theirs) = other.profile.most(peak.other).filter(|&bytes| bytes > 0) else {
-        return verdict(Outcome::Inconclusive, format!("no peak was recorded of {}", other.name));
+        return checked(Outcome::Inconclusive, format!("no peak was recorded of {}", other.name));
     };
     let most = limit(theirs).saturating_add((peak.spread)(&other.spread));
     let mut checked = super::peaks::peak(report, Limit { most, inclusive: true }, terms, peak.read, peak.within);
@@ -94,14 +94,14 @@ pub(super) fn findings(report: &Report, other: &Against, terms: &Terms, counts: 
     match new.first() {
         Some((worst, why)) => {
             let findings = new.iter().map(|(finding, _)| finding.id.clone()).collect();
-            Checked { findings, ..verdict(Outcome::DoesNotHold, why.words(&worst.title)) }
+            Checked { findings, ..checked(Outcome::DoesNotHold, why.words(&worst.title)) }
         }
         None => not_judged(report, terms)
             .or_else(|| open_growth(report, other, terms, (&open, &known)))
             .or_else(|| less_judged(report, other, terms))
             .or_else(|| rising_beside(report, other, terms, &known))
             .unwrap_or_else(|| {
-                verdict(
+                checked(
                     Outcome::Holds,
                     format!("{} that {} does not have{}", nothing_new(counts), other.name, beside_tensors(report)),
                 )
@@ -160,7 +160,7 @@ fn open_growth(
             false => format!("suspected and {} (--allow-suspected accepts it)", why.words(&finding.title)),
         };
         let (findings, site) = (vec![finding.id.clone()], open.and_then(|open| open.site.clone()));
-        return Some(Checked { findings, site, ..verdict(Outcome::Inconclusive, because) });
+        return Some(Checked { findings, site, ..checked(Outcome::Inconclusive, because) });
     }
     let open = open.filter(|_| !terms.allow_suspected)?;
     let here = KnownFinding { site: open.site.clone(), ..KnownFinding::default() }.place();
@@ -169,7 +169,7 @@ fn open_growth(
         || there.any(|known| known.place() == here)
         || known.iter().any(|finding| KnownFinding::from(*finding).place() == here);
     let because = || format!("{} (--allow-suspected accepts it)", open.sentence.trim_end_matches('.'));
-    (!is_known).then(|| Checked { site: open.site.clone(), ..verdict(Outcome::Inconclusive, because()) })
+    (!is_known).then(|| Checked { site: open.site.clone(), ..checked(Outcome::Inconclusive, because()) })
 }
 
 /// Kinds that were analysed in the other job and not in this one. The absence of such findings in this job means
@@ -181,5 +181,5 @@ fn less_judged(report: &Report, other: &Against, terms: &Terms) -> Option<Checke
         not.is_whole() && not.known_kind().is_some_and(is_judged_there) && !terms.allow_incomplete
     };
     let not = report.scope.not_judged.iter().find(only_there)?;
-    Some(verdict(Outcome::Inconclusive, not_judged_words(not)))
+    Some(checked(Outcome::Inconclusive, not_judged_words(not)))
 }

@@ -10,7 +10,7 @@ use memctl_analysis::proof_limits;
 use memctl_model::{FindingKind, HumanBytes};
 
 use super::levels::Levels;
-use super::{Checked, Outcome, Terms, concerning, ends, not_judged, too_few, verdict};
+use super::{Checked, Outcome, Terms, checked, concerning, ends, not_judged, too_few};
 use crate::conditions::{Limit, Per};
 use crate::finding::Finding;
 use crate::report::{EpochEnd, Rank, Report};
@@ -58,12 +58,12 @@ pub(super) fn growth(report: &Report, limit: Limit<u64>, per: Per, terms: &Terms
 fn unmeasured(report: &Report, per: Per) -> Checked {
     let grows = report.verdict.as_ref().filter(|verdict| verdict.is_leak() || verdict.is_open());
     match (per, grows) {
-        (Per::Epoch, _) => verdict(Outcome::Inconclusive, "no growth was measured at epoch ends".to_owned()),
+        (Per::Epoch, _) => checked(Outcome::Inconclusive, "no growth was measured at epoch ends".to_owned()),
         (_, Some(known)) => {
             let because = format!("no rate was measured: {}", known.sentence.trim_end_matches('.'));
-            verdict(Outcome::Inconclusive, because)
+            checked(Outcome::Inconclusive, because)
         }
-        (_, None) => verdict(Outcome::Holds, "no growth was found".to_owned()),
+        (_, None) => checked(Outcome::Holds, "no growth was found".to_owned()),
     }
 }
 
@@ -137,7 +137,7 @@ fn compared(limit: Limit<u64>, per: Per, rate: Rate) -> Checked {
     let grown = u64::try_from(rate.bytes).unwrap_or(0);
     let on = rate.rank.map_or(String::new(), |rank| format!(", on rank {rank}"));
     let because = format!("{} per {} at most{on}", HumanBytes(rate.bytes), per.name());
-    let checked = verdict(Outcome::of(limit.holds(&grown)), because);
+    let checked = checked(Outcome::of(limit.holds(&grown)), because);
     let findings = if checked.verdict == Outcome::Holds && per == Per::Epoch { Vec::new() } else { rate.findings };
     Checked { value_bytes: Some(grown), rank: rate.rank, findings, ..checked }
 }

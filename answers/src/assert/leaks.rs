@@ -8,7 +8,7 @@ use memctl_model::{FindingKind, HumanBytes, Pattern};
 
 use super::beside::beside_tensors;
 use super::levels::Levels;
-use super::{Checked, Outcome, Terms, concerning, found, hurting, not_judged, verdict};
+use super::{Checked, Outcome, Terms, checked, concerning, found, hurting, not_judged};
 use crate::finding::Finding;
 use crate::report::{Rank, Report};
 use crate::verdict::Verdict;
@@ -18,7 +18,7 @@ pub(super) fn no_findings(report: &Report, terms: &Terms) -> Checked {
     let open = || growing(report, terms).filter(|checked| checked.verdict == Outcome::Inconclusive);
     found(&hurting(report, terms, |_| true)).or_else(open).or_else(|| not_judged(report, terms)).unwrap_or_else(|| {
         let because = format!("nothing of severity warning or above was found{}", beside_tensors(report));
-        verdict(Outcome::Holds, because)
+        checked(Outcome::Holds, because)
     })
 }
 
@@ -28,7 +28,7 @@ pub(super) fn suspected(report: &Report, terms: &Terms, counts: fn(FindingKind) 
     let worst = findings.first().filter(|_| !terms.allow_suspected)?;
     let ids = findings.iter().map(|finding| finding.id.clone()).collect();
     let because = format!("suspected: {} (--allow-suspected accepts it)", worst.title);
-    Some(Checked { findings: ids, ..verdict(Outcome::Inconclusive, because) })
+    Some(Checked { findings: ids, ..checked(Outcome::Inconclusive, because) })
 }
 
 /// The outcome if, by the verdict, memory grows for an open reason or fills a container that does not fit.
@@ -44,7 +44,7 @@ pub(super) fn growing(report: &Report, terms: &Terms) -> Option<Checked> {
     let all = concerning(report, terms, FindingKind::fills);
     let of_site = |finding: &&Finding| finding.site.as_ref().map(|site| &site.frame) == known.site.as_ref();
     let findings: Vec<String> = all.into_iter().filter(of_site).map(|finding| finding.id.clone()).collect();
-    Some(Checked { findings, site: known.site.clone(), ..verdict(outcome, because) })
+    Some(Checked { findings, site: known.site.clone(), ..checked(outcome, because) })
 }
 
 pub(super) fn no_leak(report: &Report, terms: &Terms) -> Checked {
@@ -61,7 +61,7 @@ pub(super) fn no_leak(report: &Report, terms: &Terms) -> Checked {
         .or_else(|| small_leak(report, terms))
         .or_else(|| not_judged(report, terms))
         .or_else(|| rising(report, terms))
-        .unwrap_or_else(|| verdict(Outcome::Holds, no_known_leak(report, terms)))
+        .unwrap_or_else(|| checked(Outcome::Holds, no_known_leak(report, terms)))
 }
 
 /// Inconclusive if the levels at epoch ends rise after the first epoch, by more than they fall in between, and there are
@@ -80,7 +80,7 @@ pub(super) fn rising(report: &Report, terms: &Terms) -> Option<Checked> {
         proof_limits::LEAK_ENDS_MIN
     );
     let site = report.growth.iter().find_map(|growth| growth.site.clone());
-    Some(Checked { value_bytes: Some(by), rank: Some(rank), site, ..verdict(Outcome::Inconclusive, because) })
+    Some(Checked { value_bytes: Some(by), rank: Some(rank), site, ..checked(Outcome::Inconclusive, because) })
 }
 
 /// A leak that is small beside the peak, if its holder is known and has no bound. A check runs for a short time on small

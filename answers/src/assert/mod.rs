@@ -156,7 +156,7 @@ impl Verdicts {
     pub fn unanswered(job: &str, conditions: &[String], because: &str) -> Self {
         let inconclusive = |condition: &String| Checked {
             condition: condition.clone(),
-            ..verdict(Outcome::Inconclusive, because.to_owned())
+            ..checked(Outcome::Inconclusive, because.to_owned())
         };
         Self {
             schema: SCHEMA,
@@ -211,7 +211,8 @@ fn incomplete(report: &Report, terms: &Terms) -> Vec<String> {
     }
     let absent = if terms.ranks.is_empty() {
         let missing = report.job.world_size.map_or(0, |world| world.saturating_sub(report.job.ranks));
-        (missing > 0).then(|| format!("{} of the job missing from the recording", plural(u64::from(missing), "rank")))
+        let are = if missing == 1 { "is" } else { "are" };
+        (missing > 0).then(|| format!("{} of the job {are} not in the recording", plural(u64::from(missing), "rank")))
     } else {
         let there = |rank: &&u32| !report.ranks.iter().any(|other| other.rank == **rank);
         let missing: Vec<u32> = terms.ranks.iter().filter(there).copied().collect();
@@ -248,7 +249,7 @@ fn concerning<'a>(report: &'a Report, terms: &Terms, counts: fn(FindingKind) -> 
 
 fn check(report: &Report, condition: &Condition, terms: &Terms, other: Option<&Against>) -> Checked {
     let to_other = |check: &dyn Fn(&Against) -> Checked| {
-        let nothing = || verdict(Outcome::Inconclusive, "needs another job or a baseline: --against".to_owned());
+        let nothing = || checked(Outcome::Inconclusive, "needs another job or a baseline: --against".to_owned());
         other.map_or_else(nothing, check)
     };
     let mut checked = match condition.asks {
@@ -289,7 +290,8 @@ fn nothing_follows(report: &Report, terms: &Terms) -> Option<String> {
     Some(format!("nothing follows epoch {after} on rank {}: {known}", lacking.rank))
 }
 
-fn verdict(verdict: Outcome, because: String) -> Checked {
+/// A condition with this outcome, for this reason.
+fn checked(verdict: Outcome, because: String) -> Checked {
     Checked {
         condition: String::new(),
         verdict,
@@ -311,7 +313,7 @@ fn found(findings: &[&Finding]) -> Option<Checked> {
         more => format!(" (and {})", plural(more as u64, "more finding")),
     };
     let findings = findings.iter().map(|finding| finding.id.clone()).collect();
-    Some(Checked { findings, ..verdict(Outcome::DoesNotHold, format!("{}{more}", worst.title)) })
+    Some(Checked { findings, ..checked(Outcome::DoesNotHold, format!("{}{more}", worst.title)) })
 }
 
 /// The absence of failed requests is reported only if events were recorded.
@@ -323,19 +325,19 @@ fn no_oom(report: &Report, terms: &Terms) -> Checked {
         let requests = plural(rank.ooms, "request");
         Some(Checked {
             rank: Some(rank.rank),
-            ..verdict(Outcome::DoesNotHold, format!("{requests} failed on rank {}", rank.rank))
+            ..checked(Outcome::DoesNotHold, format!("{requests} failed on rank {}", rank.rank))
         })
     };
     found(&failed)
         .or_else(counted)
         .or_else(|| no_events(report, terms))
-        .unwrap_or_else(|| verdict(Outcome::Holds, "no request failed".to_owned()))
+        .unwrap_or_else(|| checked(Outcome::Holds, "no request failed".to_owned()))
 }
 
 /// Inconclusive if a rank has no events, because its requests are unknown, unless that is allowed.
 fn no_events(report: &Report, terms: &Terms) -> Option<Checked> {
     let rank = report.ranks.iter().find(|rank| rank.events == 0 && !terms.allow_incomplete)?;
-    Some(verdict(Outcome::Inconclusive, format!("no event was recorded of rank {}", rank.rank)))
+    Some(checked(Outcome::Inconclusive, format!("no event was recorded of rank {}", rank.rank)))
 }
 
 /// Inconclusive if there are too few epoch ends, unless that is allowed.
@@ -345,7 +347,7 @@ fn too_few(report: &Report, terms: &Terms, least: usize) -> Option<Checked> {
     let has_none = report.ranks.iter().all(|rank| rank.epoch_ends.is_empty());
     let remedy = if has_none { format!("; {MARK_EPOCHS}") } else { String::new() };
     (fewest < least && !terms.allow_incomplete)
-        .then(|| verdict(Outcome::Inconclusive, format!("needs {least} epoch ends{after}, found {fewest}{remedy}")))
+        .then(|| checked(Outcome::Inconclusive, format!("needs {least} epoch ends{after}, found {fewest}{remedy}")))
 }
 
 /// Inconclusive if the analysis could not have found evidence against the condition, unless incomplete data is allowed.
@@ -354,7 +356,7 @@ fn not_judged(report: &Report, terms: &Terms) -> Option<Checked> {
     let looked = report.scope.judged.steps + report.scope.judged.epoch_ends + report.scope.judged.windows > 0;
     let not = report.scope.inconclusive().filter(|_| !terms.allow_incomplete || !looked)?;
     let remedy = not.remedy.as_ref().map_or(String::new(), |remedy| format!("; {remedy}"));
-    Some(verdict(Outcome::Inconclusive, format!("{}{remedy}", not.reason)))
+    Some(checked(Outcome::Inconclusive, format!("{}{remedy}", not.reason)))
 }
 
 impl Listing for Verdicts {

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 
 use memctl_model::HumanBytes;
 
-use super::{Checked, Outcome, Terms, ends, named, verdict};
+use super::{Checked, Outcome, Terms, checked, ends, named};
 use crate::conditions::Limit;
 use crate::report::{EpochEnd, Rank, Report};
 
@@ -31,14 +31,14 @@ pub(super) fn peak(
     let of = |rank: &Rank| peak_of(rank, terms, whole, within).filter(|&peak| peak > 0);
     let known: Vec<(u64, u32)> = report.ranks.iter().filter_map(|rank| Some((of(rank)?, rank.rank))).collect();
     let Some(&(bytes, rank)) = known.iter().max_by_key(|&&(peak, rank)| (peak, Reverse(rank))) else {
-        return verdict(Outcome::Inconclusive, "no peak was recorded".to_owned());
+        return checked(Outcome::Inconclusive, "no peak was recorded".to_owned());
     };
     let because = format!("{} at most, on rank {rank}", HumanBytes::of(bytes));
     let mut checked = Checked {
         is_peak: true,
         value_bytes: Some(bytes),
         rank: Some(rank),
-        ..verdict(Outcome::of(limit.holds(&bytes)), because)
+        ..checked(Outcome::of(limit.holds(&bytes)), because)
     };
     // Known values decide against it at once; it holds only if every rank is known.
     if checked.verdict == Outcome::Holds && known.len() < report.ranks.len() {
@@ -57,7 +57,7 @@ pub(super) fn reserved_to_allocated(report: &Report, limit: Limit<f64>, terms: &
     };
     let highest = report.ranks.iter().filter_map(of).max_by(|a, b| a.0.total_cmp(&b.0).then(b.1.cmp(&a.1)));
     let Some((ratio, rank)) = highest else {
-        return verdict(Outcome::Inconclusive, "no peaks were recorded".to_owned());
+        return checked(Outcome::Inconclusive, "no peaks were recorded".to_owned());
     };
     of_every_rank(report, limit, (ratio, rank), &format!("{ratio:.3}"), |rank| of(rank).is_some())
 }
@@ -73,7 +73,7 @@ fn of_every_rank(
 ) -> Checked {
     let because = format!("{shown} at most, on rank {rank}");
     let mut checked =
-        Checked { value_ratio: Some(ratio), rank: Some(rank), ..verdict(Outcome::of(limit.holds(&ratio)), because) };
+        Checked { value_ratio: Some(ratio), rank: Some(rank), ..checked(Outcome::of(limit.holds(&ratio)), because) };
     let missing: Vec<u32> = report.ranks.iter().filter(|rank| !is_known(rank)).map(|rank| rank.rank).collect();
     if checked.verdict == Outcome::Holds && !missing.is_empty() {
         checked.verdict = Outcome::Inconclusive;
@@ -94,7 +94,7 @@ pub(super) fn unused(report: &Report, limit: Limit<f64>, terms: &Terms) -> Check
     };
     let Some((ratio, rank)) = report.ranks.iter().filter_map(of).max_by(|a, b| a.0.total_cmp(&b.0).then(b.1.cmp(&a.1)))
     else {
-        return verdict(Outcome::Inconclusive, "no figure was recorded".to_owned());
+        return checked(Outcome::Inconclusive, "no figure was recorded".to_owned());
     };
     of_every_rank(report, limit, (ratio, rank), &format!("{:.1} %", ratio * 100.0), |rank| of(rank).is_some())
 }

@@ -7,7 +7,7 @@ use memctl_model::{HumanBytes, VerdictKind};
 
 use super::leaks::{no_leak, suspected};
 use super::levels::Levels;
-use super::{Checked, Outcome, Terms, ends, found, hurting, too_few, verdict};
+use super::{Checked, Outcome, Terms, checked, ends, found, hurting, too_few};
 use crate::conditions::Tolerance;
 use crate::format::text::plural;
 use crate::leaks::grows;
@@ -32,7 +32,7 @@ fn last_unknown(report: &Report, terms: &Terms) -> Option<Checked> {
     (fewest < proof_limits::STABLE_ENDS_MIN && !terms.allow_incomplete).then(|| {
         let why =
             "needs 2 epoch ends, found 1: the last one may lie within a step, and nothing is left that confirms it";
-        verdict(Outcome::Inconclusive, why.to_owned())
+        checked(Outcome::Inconclusive, why.to_owned())
     })
 }
 
@@ -42,7 +42,7 @@ fn level(report: &Report, terms: &Terms) -> Checked {
     // The rank that exceeds its tolerance most decides, not the rank that rose most.
     let Some(worst) = rises.max_by_key(|rise| (rise.by.saturating_sub(rise.tolerance), rise.by, Reverse(rise.rank)))
     else {
-        return verdict(Outcome::Inconclusive, "no epoch end has a figure".to_owned());
+        return checked(Outcome::Inconclusive, "no epoch end has a figure".to_owned());
     };
     let because = format!(
         "allocated memory at {} rises by {} at most, from {} (rank {}; tolerance {})",
@@ -53,7 +53,7 @@ fn level(report: &Report, terms: &Terms) -> Checked {
         HumanBytes::of(worst.tolerance),
     );
     let holds = worst.by <= worst.tolerance;
-    Checked { value_bytes: Some(worst.by), rank: Some(worst.rank), ..verdict(Outcome::of(holds), because) }
+    Checked { value_bytes: Some(worst.by), rank: Some(worst.rank), ..checked(Outcome::of(holds), because) }
 }
 
 /// A loop without epochs has no epoch ends to compare: the verdict decides whether its memory was flat.
@@ -63,10 +63,10 @@ fn without_epochs(report: &Report, terms: &Terms) -> Option<Checked> {
     let because = format!("without epochs, its verdict decides: {}", known.sentence.trim_end_matches('.'));
     match known.known_kind()? {
         VerdictKind::Steady | VerdictKind::LevelledOff | VerdictKind::Released => {
-            Some(verdict(Outcome::Holds, because))
+            Some(checked(Outcome::Holds, because))
         }
-        VerdictKind::Growing if known.is_leak() => Some(verdict(Outcome::DoesNotHold, because)),
-        VerdictKind::Growing | VerdictKind::Filling => Some(verdict(Outcome::Inconclusive, because)),
+        VerdictKind::Growing if known.is_leak() => Some(checked(Outcome::DoesNotHold, because)),
+        VerdictKind::Growing | VerdictKind::Filling => Some(checked(Outcome::Inconclusive, because)),
         VerdictKind::OutOfMemory | VerdictKind::NotEnoughData => None,
     }
 }

@@ -163,8 +163,8 @@ impl Diagnosis {
         replay: Option<Advice>,
         flags: &str,
     ) -> Self {
-        if let Some(with_stacks) = sites.and_then(Sites::with_stacks) {
-            report.stacks = Some(with_stacks);
+        if let Some(has_stacks) = sites.and_then(Sites::has_stacks) {
+            report.stacks = Some(has_stacks);
         }
         let main = words::main(&report);
         let usage = rank_of(&report).map(|rank| {

@@ -78,7 +78,7 @@ impl Recorded {
             stack: birth.stack,
             bytes: self.script.bytes(request),
             phase: birth.phase,
-            born: (request >= self.script.found()).then_some(u64::from(life.born)),
+            born: (request >= self.script.initial_count()).then_some(u64::from(life.born)),
             ended: ended(life),
             stay: step_at(&steps, u64::from(life.born)).and_then(|step| Stay::of(&steps, step, ended(life))),
         };

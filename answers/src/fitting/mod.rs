@@ -20,7 +20,7 @@ use memctl_model::{Action, Event, Mark, MarkKind, Phase, Phases, SegmentState, S
 use memctl_proto::chunk::Decoder;
 use memctl_proto::convert::{self, StackDictionary};
 use memctl_proto::v1::export_part::Body;
-use memctl_replay::fit::{Script, TooLong, found, stack_key};
+use memctl_replay::fit::{Script, TooLong, initial_blocks, stack_key};
 use memctl_replay::{Conf, ConfError, Follow, Limit, Version};
 pub use question::{Change, Question, Run, Sizes, answer};
 pub use refused::{Refused, Wanted};
@@ -124,7 +124,8 @@ impl Fitting {
         }
         let conf = Conf::recorded(&session.settings, version);
         let follow = Follow::new(conf.clone(), Limit::None, segments);
-        let births = found(segments).map(|block| Birth { stack: block.stack, phase: block.birth_phase }).collect();
+        let births =
+            initial_blocks(segments).map(|block| Birth { stack: block.stack, phase: block.birth_phase }).collect();
         let script = Script::new(segments);
         let oldest = Version::oldest_of_framework(session.framework.as_deref());
         let (steps, phases) = (Vec::new(), Phases::default());

@@ -14,7 +14,7 @@ use super::detect::{Detector, Given};
 use super::draw::Draw;
 use super::parts::View;
 use super::runs::Run;
-use super::score::is_blamed;
+use super::score::blames_leak;
 use super::stream::Stream;
 use super::tally::{Share, table};
 
@@ -105,7 +105,7 @@ fn told(full: &Full, judge: &mut dyn Detector) -> Told {
     }
     let truth = full.run.truth.as_ref()?;
     let verdicts = judge.verdicts();
-    let seconds = verdicts.iter().filter(|verdict| is_blamed(verdict, truth)).find_map(|it| it.seconds_to_oom)?;
+    let seconds = verdicts.iter().filter(|verdict| blames_leak(verdict, truth)).find_map(|it| it.seconds_to_oom)?;
     Some(seconds / ((full.full_ns - now_ns) as f64 / 1e9))
 }
 

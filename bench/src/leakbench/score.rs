@@ -118,7 +118,7 @@ pub fn pass(run: &Run, detectors: &mut [Box<dyn Detector>], mut sink: impl FnMut
         detector.begin(&given);
     }
     let mut settled = vec![0; run.streams.len()];
-    let mut clock = run.truth.as_ref().map(|truth| Clock::new(run, truth));
+    let mut progress = run.truth.as_ref().map(|truth| LeakProgress::new(run, truth));
     let mut time_ns = 0;
     for round in 0..rounds {
         for (rank, stream) in run.streams.iter().enumerate() {
@@ -138,25 +138,25 @@ pub fn pass(run: &Run, detectors: &mut [Box<dyn Detector>], mut sink: impl FnMut
         if round + 1 < rounds && !asks {
             continue;
         }
-        let delay = clock.as_mut().and_then(|clock| clock.boundary(round, time_ns));
+        let delay = progress.as_mut().and_then(|progress| progress.boundary(round, time_ns));
         let now = Now { round, delay };
         for (place, detector) in detectors.iter_mut().enumerate() {
             let verdicts = detector.verdicts();
-            detector.rings(time_ns, round + 1 == rounds);
+            detector.apply_rules(time_ns, round + 1 == rounds);
             sink(now, place, &verdicts);
         }
     }
 }
 
 /// Computes the progress of a leak.
-struct Clock<'a> {
+struct LeakProgress<'a> {
     run: &'a Run,
     truth: &'a Truth,
     blocks: usize,
     delay: Delay,
 }
 
-impl<'a> Clock<'a> {
+impl<'a> LeakProgress<'a> {
     fn new(run: &'a Run, truth: &'a Truth) -> Self {
         Self { run, truth, blocks: 0, delay: Delay::default() }
     }
@@ -196,7 +196,7 @@ fn lines(verdicts: &[Verdict], level: Level) -> Vec<&Frame> {
 }
 
 /// Whether a verdict names a right line, or the leak has no right line.
-pub fn is_blamed(verdict: &Verdict, truth: &Truth) -> bool {
+pub fn blames_leak(verdict: &Verdict, truth: &Truth) -> bool {
     truth.frames.is_empty() || verdict.sites.iter().any(|frame| truth.frames.contains(frame))
 }
 

@@ -48,7 +48,7 @@ pub fn make(part: Part, leaky: bool, number: u64) -> Run {
             let ranks = if draw.chance(0.5) { (0..run.bases.len()).collect() } else { vec![one] };
             (schedule, plan, ranks)
         });
-        if pass(&mut run, drawn.as_ref(), &benign) {
+        if add_streams(&mut run, drawn.as_ref(), &benign) {
             return run;
         }
     }
@@ -62,7 +62,7 @@ pub fn make_slow(part: Part, number: u64) -> Run {
     let plan = benign::Plan::draw(Kind::SlowLru, &run.bases[0].clone(), &mut run.sites, &mut draw);
     run.benign = vec![Kind::SlowLru];
     let all = (0..run.bases.len()).collect();
-    pass(&mut run, None, &[(plan, all)]);
+    add_streams(&mut run, None, &[(plan, all)]);
     run
 }
 
@@ -90,8 +90,8 @@ fn draw_benign(run: &mut Run, leaky: bool, draw: &mut Draw) -> Vec<Growth> {
 
 type Drawn = (Schedule, causes::Plan, Vec<usize>);
 
-/// Returns false if the leak occurs too seldom to count.
-fn pass(run: &mut Run, drawn: Option<&Drawn>, benign: &[Growth]) -> bool {
+/// Adds the stream of each server, with its growth and leak. Returns false if the leak occurs too seldom to count.
+fn add_streams(run: &mut Run, drawn: Option<&Drawn>, benign: &[Growth]) -> bool {
     for rank in 0..run.bases.len() {
         let base = run.bases[rank].clone();
         let mut overlay = Overlay::default();

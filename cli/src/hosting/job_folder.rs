@@ -57,7 +57,7 @@ pub struct Addresses {
 pub enum Claim {
     /// This host runs the job's daemon.
     Ours,
-    /// This host does.
+    /// The named host runs it.
     OfHost(String),
 }
 
@@ -97,7 +97,7 @@ impl JobFolder {
 
     /// Whether a word names this job: its name, one of its runs (`NAME#3`), or a job of Slurm (`slurm:1234`).
     #[must_use]
-    pub fn is(&self, word: &str) -> bool {
+    pub fn is_named(&self, word: &str) -> bool {
         let Some(About { job, labels }) = self.read("job.json") else { return false };
         let of_slurm = || SlurmJob::written(word).is_some_and(|slurm| slurm.is(&labels));
         word == job || word.rsplit_once('#').is_some_and(|(name, _)| name == job) || of_slurm()
@@ -253,7 +253,7 @@ mod tests {
         folder.make("another", &[]).unwrap();
         assert_eq!(JobFolder::at(folder.path()).unwrap().job().as_deref(), Some("fit-12"));
         for (word, is) in [("fit-12", true), ("fit-12#2", true), ("slurm:12", true), ("slurm:1", false)] {
-            assert_eq!(folder.is(word), is, "{word}");
+            assert_eq!(folder.is_named(word), is, "{word}");
         }
         assert_eq!(JobFolder::below(shared.path()), std::slice::from_ref(&folder));
         assert_eq!(folder.path().metadata().unwrap().permissions().mode() & 0o777, 0o700);

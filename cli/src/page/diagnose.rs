@@ -52,7 +52,7 @@ pub fn page(note: &Diagnosis, screen: &Screen) -> String {
 /// The findings in brief. The verdict is not among them, because it is the page's first sentence.
 fn summary(note: &Diagnosis, screen: &Screen) -> String {
     let Some(worst) = note.findings.first() else {
-        return judged::nothing(note.verdict.as_ref(), &note.findings, &note.scope, screen);
+        return judged::no_findings(note.verdict.as_ref(), &note.findings, &note.scope, screen);
     };
     let mut out = String::new();
     // If the verdict is about the same place, the page's first sentence already contains this finding.

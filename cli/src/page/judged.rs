@@ -62,7 +62,7 @@ fn remedy(not: Option<&NotJudged>, screen: &Screen) -> String {
 /// States that nothing was found, what was analysed, and what could not be judged. If the verdict is that memory grows,
 /// it states which finding is missing.
 #[must_use]
-pub fn nothing(verdict: Option<&Verdict>, findings: &[Finding], scope: &Scope, screen: &Screen) -> String {
+pub fn no_findings(verdict: Option<&Verdict>, findings: &[Finding], scope: &Scope, screen: &Screen) -> String {
     let grows = verdict.is_some_and(|verdict| verdict.known_kind() == Some(VerdictKind::Growing));
     let what = match grows {
         true if findings.iter().any(|finding| finding.known_kind().is_some_and(leaks::grows)) => "No warning",

@@ -26,7 +26,7 @@ pub fn page(leaks: &Leaks, screen: &Screen) -> String {
     }
     out.push('\n');
     if leaks.findings.is_empty() {
-        out.push_str(&judged::nothing(leaks.verdict.as_ref(), &leaks.findings, &leaks.scope, screen));
+        out.push_str(&judged::no_findings(leaks.verdict.as_ref(), &leaks.findings, &leaks.scope, screen));
     } else {
         out.push_str(&judged::not_judged(&leaks.scope, screen));
     }

@@ -271,7 +271,7 @@ fn findings(report: &Report, screen: &Screen) -> String {
         return format!("{}{gaps}", finding::several(&report.findings, screen));
     }
     // Findings of severity info do not make a job a failing one.
-    let mut out = judged::nothing(report.verdict.as_ref(), &report.findings, &report.scope, screen);
+    let mut out = judged::no_findings(report.verdict.as_ref(), &report.findings, &report.scope, screen);
     if !report.findings.is_empty() {
         out.push_str("\nFor information:\n");
         out.push_str(&finding::several(&report.findings, screen));

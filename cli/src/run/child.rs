@@ -59,15 +59,15 @@ fn command(words: &[OsString]) -> Command {
 pub fn start(words: &[OsString], environment: &[(&'static str, OsString)]) -> Result<Child, Ended> {
     let mut command = command(words);
     command.envs(environment.iter().map(|(name, value)| (name, value)));
-    command.spawn().map_err(|error| Ended { code: complain(words, &error), ran: false })
+    command.spawn().map_err(|error| Ended { code: print_start_error(words, &error), ran: false })
 }
 
 /// Replaces this process with the command. Returns only on failure.
 pub fn replace(words: &[OsString]) -> u8 {
-    complain(words, &command(words).exec())
+    print_start_error(words, &command(words).exec())
 }
 
-fn complain(words: &[OsString], error: &io::Error) -> u8 {
+fn print_start_error(words: &[OsString], error: &io::Error) -> u8 {
     let shown = words.first().map(|word| word.to_string_lossy()).unwrap_or_default();
     let shown = safe(&shown);
     if error.kind() == io::ErrorKind::NotFound {

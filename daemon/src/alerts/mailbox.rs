@@ -119,7 +119,7 @@ mod tests {
     fn a_tenant_with_many_runs_leaves_room_and_turns_to_others() {
         let mailbox = Mailbox::default();
         let taken = (0..RUNS_MAX as u64).filter(|&start| mailbox.put(observed("many", start, 1))).count();
-        assert_eq!(taken, RUNS_MAX / 2, "as many as stay free");
+        assert_eq!(taken, RUNS_MAX / 2, "a single tenant gets half of the room");
         assert!(mailbox.put(observed("many", 0, 2)), "a later observation of the same run has its place");
         for tenant in ["few", "other"] {
             assert!((0..9).all(|start| mailbox.put(observed(tenant, start, 1))), "{tenant}");

@@ -22,9 +22,9 @@ use memctl_answers::naming::shell_word;
 use memctl_model::Finding;
 use memctl_proto::v1;
 
+use crate::job_data::concurrently::concurrently;
 use crate::job_data::error::ReadError;
 use crate::job_data::job::{Found, find};
-use crate::job_data::side_by_side::side_by_side;
 use crate::store::{DeviceRow, SessionKey, SessionRow, Store};
 
 /// The most ranks that are replayed. In larger jobs these are rank 0 and the ranks that stand out.
@@ -38,7 +38,7 @@ pub(crate) struct Explained {
     /// By rank and device.
     pub churn: Vec<RankChurn>,
     /// The session of each entry of `fragmentation` and `churn`, in the same order.
-    pub looked: Vec<SessionKey>,
+    pub analysed: Vec<SessionKey>,
     /// Reports about failed requests, by time.
     pub ooms: Vec<oom::Report>,
     /// The session of each entry of `ooms`, in the same order.
@@ -83,16 +83,16 @@ pub async fn findings(store: &Arc<dyn Store>, selection: &v1::Selection) -> Resu
 pub(crate) async fn explain(store: &Arc<dyn Store>, found: &Arc<Found>) -> Result<Explained, ReadError> {
     let chosen = chosen(found);
     let mut explained = Explained { known: found.rank_count(), ..Explained::default() };
-    let looks = chosen
+    let replays = chosen
         .iter()
-        .map(|&(session, device)| look(store.clone(), found.clone(), session.clone(), device.clone()))
+        .map(|&(session, device)| replay_device(store.clone(), found.clone(), session.clone(), device.clone()))
         .collect();
     let mut ooms = Vec::new();
-    side_by_side(looks, |(session, failures, looked)| {
-        if let Some(window::Looked { fragmentation, churn }) = looked {
+    concurrently(replays, |(session, failures, analysis)| {
+        if let Some(window::StretchAnalysis { fragmentation, churn }) = analysis {
             explained.fragmentation.push(fragmentation);
             explained.churn.push(churn);
-            explained.looked.push(session);
+            explained.analysed.push(session);
         }
         ooms.extend(failures.into_iter().map(|report| (session, report)));
     })
@@ -101,8 +101,8 @@ pub(crate) async fn explain(store: &Arc<dyn Store>, found: &Arc<Found>) -> Resul
     (explained.failed, explained.ooms) = ooms.into_iter().unzip();
     explained.deaths = ooms::deaths(&**store, found).await?;
     explained.deaths.extend(ooms::counted(&**store, found).await?);
-    let looked: HashSet<SessionKey> = chosen.iter().map(|(session, _)| session.key).collect();
-    explained.left_out = found.sessions.len().saturating_sub(looked.len()) as u32;
+    let analysed: HashSet<SessionKey> = chosen.iter().map(|(session, _)| session.key).collect();
+    explained.left_out = found.sessions.len().saturating_sub(analysed.len()) as u32;
     Ok(explained)
 }
 
@@ -124,18 +124,18 @@ pub(crate) fn name_processes(findings: &mut [Finding], found: &Found) {
 }
 
 /// Replays one device: its failed requests, and its last stretch if that is still stored.
-async fn look(
+async fn replay_device(
     store: Arc<dyn Store>,
     found: Arc<Found>,
     session: SessionRow,
     device: DeviceRow,
-) -> Result<(SessionKey, Vec<oom::Report>, Option<window::Looked>), ReadError> {
+) -> Result<(SessionKey, Vec<oom::Report>, Option<window::StretchAnalysis>), ReadError> {
     let ooms = match ooms::of_device(&*store, &found, &session, &device).await {
         Err(ReadError::Expired { .. }) => Vec::new(),
         other => other?,
     };
-    match window::look(&*store, &session, &device, ooms.last()).await {
-        Ok(looked) => Ok((session.key, ooms, looked)),
+    match window::analyse_stretch(&*store, &session, &device, ooms.last()).await {
+        Ok(analysis) => Ok((session.key, ooms, analysis)),
         Err(ReadError::Expired { .. }) => Ok((session.key, ooms, None)),
         Err(error) => Err(error),
     }

@@ -110,7 +110,7 @@ pub(crate) async fn of_device(
             time_ns: place.event.time_ns,
             epoch: place.epoch.or(Some(last.index.last_epoch)),
             step: place.step,
-            asked_bytes: place.event.size,
+            rounded_bytes: place.event.size,
             stream: place.event.stream,
             pool: place.event.pool,
             stack,
@@ -121,7 +121,7 @@ pub(crate) async fn of_device(
             others_bytes: sample.as_ref().and_then(|sample| sample.foreign_used_bytes),
             classes,
             sites: sites(&keyframe, before.as_ref(), &resolve),
-            holders: holders(&picture, HOLDERS_MAX, &resolve),
+            stranding_blocks: holders(&picture, HOLDERS_MAX, &resolve),
             peers: peers.clone(),
             settings: session.info.settings.clone(),
             exact: last.levels.exact,
@@ -129,7 +129,7 @@ pub(crate) async fn of_device(
             earlier: place.earlier,
             input: place.input,
             demand,
-            found: picture,
+            at_request: picture,
         }));
     }
     Ok(reports)

@@ -40,19 +40,19 @@ struct State {
 }
 
 /// The result of replaying a device.
-pub(crate) struct Looked {
+pub(crate) struct StretchAnalysis {
     pub fragmentation: RankFragmentation,
     pub churn: RankChurn,
 }
 
 /// Replays the last stretch. If a request failed although the cache had enough bytes, its state is used instead of the
 /// fullest moment.
-pub(crate) async fn look(
+pub(crate) async fn analyse_stretch(
     store: &dyn Store,
     session: &SessionRow,
     device: &DeviceRow,
     failure: Option<&oom::Report>,
-) -> Result<Option<Looked>, ReadError> {
+) -> Result<Option<StretchAnalysis>, ReadError> {
     let index = device.info.index;
     // Event numbers also count dropped events. So the last event's number is at least the number of stored events.
     let last_ones = (device.events.saturating_sub(2 * EVENTS_MAX), u64::MAX);
@@ -74,7 +74,7 @@ pub(crate) async fn look(
     let settings = &session.info.settings;
     let failed = failure.filter(|report| report.cause == oom::OomCause::Fragmentation).map(|report| &report.facts);
     let (picture, cursor, time_ns) = match failed {
-        Some(facts) => (facts.found.clone(), (facts.epoch, facts.step), facts.time_ns),
+        Some(facts) => (facts.at_request.clone(), (facts.epoch, facts.step), facts.time_ns),
         None => {
             let at = steady.highest().at.unwrap_or(until);
             let near = states.into_iter().rev().find(|state| state.at_event <= at);
@@ -99,13 +99,13 @@ pub(crate) async fn look(
         settings,
         room_bytes: sample.as_ref().and_then(|sample| room(sample, picture.reserved_bytes)),
         failed: failed.map(|facts| Request {
-            rounded_bytes: facts.asked_bytes,
+            rounded_bytes: facts.rounded_bytes,
             stack: StackId::NONE,
             stream: facts.stream,
             pool: facts.pool,
         }),
     };
-    Ok(Some(Looked { fragmentation: judge(&facts, &resolve), churn }))
+    Ok(Some(StretchAnalysis { fragmentation: judge(&facts, &resolve), churn }))
 }
 
 async fn steps(

@@ -5,13 +5,13 @@
 //! read at a time. Expired data is an error and never a wrong state. The module neither judges jobs nor depends on the
 //! wire format of responses.
 
+pub(crate) mod concurrently;
 pub(crate) mod error;
 pub(crate) mod job;
 pub(crate) mod mark_cursor;
 pub(crate) mod processes;
 pub(crate) mod replay;
 pub(crate) mod samples;
-pub(crate) mod side_by_side;
 mod similar_names;
 pub(crate) mod stacks;
 

@@ -66,7 +66,7 @@ pub(crate) async fn dictionary(store: &dyn Store, session: SessionKey) -> Result
     let mut batches = Batches::of(store, session);
     while let Some((seq, batch)) = batches.next().await? {
         if let Err(error) = dictionary.add(&batch) {
-            tracing::warn!(session, seq, %error, "stacks cannot be read; later ones have no names");
+            tracing::warn!(session, seq, %error, "stacks cannot be read; later stacks have no names");
             break;
         }
     }

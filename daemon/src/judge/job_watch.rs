@@ -5,6 +5,7 @@
 //! that saved state covers are not read.
 //!
 //! Refuses: to exceed its memory limit, which is checked at every table.
+//! (Over 400 lines: reading, saving and resuming the watches of a session share one state.)
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -46,12 +47,13 @@ pub struct SessionWatch {
     range: Range,
     /// All items up to this one have been read.
     seen: u64,
-    /// Whether saved state was looked for.
-    resumed: bool,
+    /// Whether saved state was looked for, or need not be because only a part of the job is read.
+    looked_for_saved_state: bool,
     progress: Progress,
     stacks: StackDictionary,
+    /// The stacks as the watches get them.
     told: Arc<Stacks>,
-    /// The number in `told` of each frame of the dictionary.
+    /// For each frame of the dictionary, the frame's number in `told`.
     frames: Vec<u32>,
     /// Whether a batch of stacks could not be read. Later stacks then have no names.
     nameless: bool,
@@ -91,7 +93,7 @@ impl SessionWatch {
             facts: facts.chain([(u8::MAX, RankFacts { rank: session.info.rank, ..RankFacts::default() })]).collect(),
             range,
             seen: 0,
-            resumed: range != Range::default(),
+            looked_for_saved_state: range != Range::default(),
             progress: Progress::default(),
             stacks: StackDictionary::default(),
             told: Arc::default(),
@@ -105,8 +107,8 @@ impl SessionWatch {
         }
     }
 
-    /// Sets the process's current name.
-    pub fn call(&mut self, process: &Process) {
+    /// Sets the process's current name and role.
+    pub fn set_process(&mut self, process: &Process) {
         let name = if process.is_rank() { "" } else { process.name.as_str() };
         let role = process.peer_role();
         for facts in self.facts.values_mut() {
@@ -117,7 +119,7 @@ impl SessionWatch {
 
     /// Reads the session's items up to `durable`, as long as the watch takes at most `allowed` bytes.
     async fn catch_up(&mut self, store: &dyn Store, durable: u64, allowed: usize) -> Result<(), ReadError> {
-        if !std::mem::replace(&mut self.resumed, true)
+        if !std::mem::replace(&mut self.looked_for_saved_state, true)
             && let Some((kept, seq)) = Kept::read(store, self.session, durable).await
         {
             self.resume(store, kept, seq, allowed).await?;
@@ -196,7 +198,8 @@ impl SessionWatch {
             Content::Stacks(batch) => {
                 if let Err(error) = self.stacks.add(&batch) {
                     if !std::mem::replace(&mut self.nameless, true) {
-                        tracing::warn!(session = self.session, seq = row.seq, %error, "stacks cannot be read; later ones have no names");
+                        let (session, seq) = (self.session, row.seq);
+                        tracing::warn!(session, seq, %error, "stacks cannot be read; later stacks have no names");
                     }
                     return Ok(());
                 }
@@ -318,7 +321,7 @@ impl JobWatch {
         for session in &found.sessions {
             let range = self.range;
             let watch = self.sessions.entry(session.key).or_insert_with(|| SessionWatch::new(session, range));
-            watch.call(found.process(session.key));
+            watch.set_process(found.process(session.key));
             let (before, allowed) = (watch.bytes(), memory.saturating_sub(bytes).saturating_add(watch.bytes()));
             watch.catch_up(&**store, session.durable_seq, allowed).await?;
             watch.keep(&**store, session.end.is_some()).await;
@@ -396,6 +399,6 @@ impl JobWatch {
 }
 
 fn too_large(bytes_max: usize) -> ReadError {
-    let remedy = "allow the judge more with `judge_memory` in the daemon's configuration";
+    let remedy = "allow the analysis more memory with `judge_memory` in the daemon's configuration";
     ReadError::TooLarge { what: "watching this job".to_owned(), bytes_max, remedy }
 }

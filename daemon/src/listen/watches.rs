@@ -33,7 +33,7 @@ impl Watch {
         let mut counts = watches.lock().unwrap_or_else(PoisonError::into_inner);
         let count = counts.entry(whose).or_default();
         if *count >= WATCHES_PER_PEER {
-            let why = format!("{whose} watches {WATCHES_PER_PEER} times already: use Check, or end a watch");
+            let why = format!("{whose} has {WATCHES_PER_PEER} health watches already: use Check, or end one of them");
             return Err(Status::resource_exhausted(why));
         }
         *count += 1;

@@ -50,12 +50,12 @@ pub struct Sources {
     /// The outcomes of OTLP exports, if metrics are exported.
     pub(crate) exports: Option<Exports>,
     pub(crate) started_ns: u64,
-    pub(crate) known: Arc<Mutex<own::StoreFigures>>,
+    pub(crate) store_figures: Arc<Mutex<own::StoreFigures>>,
 }
 
 impl Sources {
     fn figures(&self) -> MutexGuard<'_, own::StoreFigures> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+        self.store_figures.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The current values that a scope may see: those of its jobs, and those of the daemon that belong to no tenant.

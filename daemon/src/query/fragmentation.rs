@@ -30,7 +30,7 @@ pub(super) async fn fragmentation(
 ) -> Result<Fragmentation, ReadError> {
     let found = Arc::new(find(&**store, selection).await?);
     let (explained, findings) = judge.explained(&found, &everybody(&**store, &found, selection).await?).await?;
-    let reports = explained.fragmentation.iter().zip(&explained.churn).zip(&explained.looked);
+    let reports = explained.fragmentation.iter().zip(&explained.churn).zip(&explained.analysed);
     let ranks = reports.map(|((report, churn), &session)| {
         let process = found.process(session).name.clone();
         Rank { process, ..answer(report, churn) }

@@ -10,9 +10,9 @@ use memctl_answers::{self as answers, whole};
 use memctl_model::{Finding, Frame, SiteTable, StackId};
 use memctl_proto::StackDictionary;
 
+use crate::job_data::concurrently::concurrently;
 use crate::job_data::error::ReadError;
 use crate::job_data::job::Found;
-use crate::job_data::side_by_side::side_by_side;
 use crate::job_data::stacks::{dictionary, open_epoch_ends};
 use crate::store::{EpochEndRow, SessionKey, Store};
 
@@ -74,7 +74,7 @@ pub(super) async fn growth(
         let who = Subject { rank: session.info.rank, process: found.process_name(session), device: index };
         Some(rank(store.clone(), session.key, who, own))
     });
-    side_by_side(ranks.collect(), |rank: Option<Rank>| {
+    concurrently(ranks.collect(), |rank: Option<Rank>| {
         if let Some(rank) = rank {
             rank.add_to(&mut sites);
         }

@@ -140,7 +140,7 @@ pub(super) async fn parts(
         ports: Vec::new(),
         exports: None,
         started_ns: now_ns(),
-        known: Arc::default(),
+        store_figures: Arc::default(),
     };
     let judging =
         Judging::start(judge, notifier, alerting.alerts.clone(), (judging.on, holders), shutting_down.clone(), &tasks);

@@ -266,8 +266,8 @@ struct Edit<'a> {
 impl<'a> Edit<'a> {
     fn new(of: &'a Script, lives: &[Life]) -> Self {
         let requests = (0..).zip(lives).map(|(request, life): (usize, &Life)| (life.born, request)).collect();
-        let (found, began_with_bytes, hints) = (of.found, of.began_with_bytes, Arc::clone(&of.hints));
-        let made = Script { found, began_with_bytes, hints, ..Script::default() };
+        let (initial_count, began_with_bytes, hints) = (of.initial_count, of.began_with_bytes, Arc::clone(&of.hints));
+        let made = Script { initial_count, began_with_bytes, hints, ..Script::default() };
         Self { of, made, requests, instead: HashMap::new(), next_block: of.unused_name(), repeated_bytes: 0 }
     }
 

@@ -26,8 +26,8 @@ impl Script {
                     }
                     // A block name is used again after its block was freed.
                     missing.remove(&block);
-                    if request < self.found {
-                        kept.found += 1;
+                    if request < self.initial_count {
+                        kept.initial_count += 1;
                         kept.began_with_bytes = kept.began_with_bytes.saturating_add(wanted.bytes);
                     }
                     kept.wanted.push(wanted);

@@ -39,7 +39,7 @@ use crate::trial::Outcome;
 pub use checkpoint::{Checkpointed, Known, Pass};
 pub use cut::Failed;
 use law::Law;
-pub use script::{Life, Peak, REQUESTS_MAX, Script, TooLong, found, stack_key};
+pub use script::{Life, Peak, REQUESTS_MAX, Script, TooLong, initial_blocks, stack_key};
 use split::Split;
 
 /// How the requests of the larger recording correspond to those of the smaller one. The fields are numbers of
@@ -177,18 +177,18 @@ impl Fit {
         }
         let ratio = many / few;
         // Blocks that were live when a recording began are assumed to be constant.
-        let (before, after) = (&small.wanted[small.found..], &script.wanted[script.found..]);
+        let (before, after) = (&small.wanted[small.initial_count..], &script.wanted[script.initial_count..]);
         let partners = align::align(before, after, ratio);
         let mut aligned = Aligned { requests: partners.len() as u64, ..Aligned::default() };
         let law_of = |(partner, wanted): (&Option<u32>, &script::Wanted)| match partner {
             Some(at) => Law::of((few, before[*at as usize].bytes), (many, wanted.bytes)),
             None => Law::Unmatched { number: many, bytes: wanted.bytes },
         };
-        let found = script.wanted[..script.found].iter().map(|wanted| Law::Constant(wanted.bytes));
-        let mut laws: Vec<Law> = found.chain(partners.iter().zip(after).map(law_of)).collect();
+        let initial = script.wanted[..script.initial_count].iter().map(|wanted| Law::Constant(wanted.bytes));
+        let mut laws: Vec<Law> = initial.chain(partners.iter().zip(after).map(law_of)).collect();
         // Requests that only the larger recording has are counted as unmatched, even if a split sum explains their
         // bytes.
-        laws[script.found..].iter().for_each(|law| aligned.count(law));
+        laws[script.initial_count..].iter().for_each(|law| aligned.count(law));
         let behind = sums::settle((few, &small), (many, &script), &partners, &mut laws);
         let matched = aligned.requests - aligned.unmatched;
         if matched * 100 < aligned.requests * MATCHED_PERCENT {
@@ -208,11 +208,11 @@ impl Fit {
         if !(number > 0.0 && number.is_finite()) {
             return Err(FitError::Number);
         }
-        let mut scaled = Scaled { requests: (script.wanted.len() - script.found) as u64, ..Scaled::default() };
+        let mut scaled = Scaled { requests: (script.wanted.len() - script.initial_count) as u64, ..Scaled::default() };
         let mut laws = Vec::with_capacity(script.wanted.len());
         for (request, wanted) in script.wanted.iter().enumerate() {
-            let scale = if request < script.found { Scale::Fixed } else { scale(request) };
-            if request >= script.found {
+            let scale = if request < script.initial_count { Scale::Fixed } else { scale(request) };
+            if request >= script.initial_count {
                 scaled.count(scale, wanted.bytes);
             }
             laws.push(Law::scaled(scale, number, wanted.bytes));

@@ -1,7 +1,7 @@
 //! The kept requests of a recording. They can be aligned with another recording, changed, and replayed with other
 //! bytes.
 //!
-//! Blocks that were live when the recording began are requested first, in the order of addresses ([`found`]).
+//! Blocks that were live when the recording began are requested first, in the order of addresses ([`initial_blocks`]).
 //!
 //! Guarantees: at most [`REQUESTS_MAX`] requests are in memory. Longer recordings are rejected, because a few steps
 //! show as much as all of them.
@@ -26,7 +26,7 @@ pub(super) const NOT_SERVED: BlockName = 0;
 
 /// The error for a recording with more requests than are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("it has more than {REQUESTS_MAX} requests; record fewer steps: those that reach the peak will do")]
+#[error("it has more than {REQUESTS_MAX} requests; record fewer steps: the steps up to the peak are enough")]
 pub struct TooLong;
 
 /// A request for memory, with the facts by which it is compared.
@@ -36,7 +36,7 @@ pub(super) struct Wanted {
     pub(super) key: u64,
     /// Bytes.
     pub(super) bytes: u64,
-    /// The request of the recording that it is or repeats.
+    /// The recorded request: this one itself, or the one that it repeats.
     pub(super) origin: u32,
 }
 
@@ -53,7 +53,7 @@ pub fn stack_key<'f>(frames: impl Iterator<Item = &'f Frame>) -> u64 {
 }
 
 /// The blocks that were live when a recording began, in the order in which a [`Script`] requests them.
-pub fn found(segments: &[SegmentState]) -> impl Iterator<Item = &BlockState> {
+pub fn initial_blocks(segments: &[SegmentState]) -> impl Iterator<Item = &BlockState> {
     named(segments).map(|(_, _, block)| block)
 }
 
@@ -105,7 +105,7 @@ pub struct Script {
     pub(super) acts: Vec<Act>,
     pub(super) wanted: Vec<Wanted>,
     /// Number of leading requests for blocks that were live when the recording began.
-    pub(super) found: usize,
+    pub(super) initial_count: usize,
     pub(super) began_with_bytes: u64,
     /// For each request of the recording: the addresses of the segments that the driver provided for it. Addresses
     /// break ties of the best fit.
@@ -125,14 +125,14 @@ impl Script {
             }
             script.began_with_bytes = script.began_with_bytes.saturating_add(block.size);
         }
-        script.found = script.wanted.len();
+        script.initial_count = script.wanted.len();
         script
     }
 
     /// Number of leading requests for blocks that were live when the recording began.
     #[must_use]
-    pub fn found(&self) -> usize {
-        self.found
+    pub fn initial_count(&self) -> usize {
+        self.initial_count
     }
 
     /// Adds the next request. `stack` is a key of the stack of a request for memory; equal stacks of two recordings
@@ -320,7 +320,7 @@ impl Script {
         trial: &mut Trial,
         mut goes_on: impl FnMut(usize, &Trial) -> bool,
     ) {
-        let (mut next, mut origins) = (0, 0);
+        let (mut next, mut next_origin) = (0, 0);
         let passing = self.unused_name();
         for (at, act) in self.acts.iter().enumerate() {
             let mut comes_behind = None;
@@ -330,8 +330,8 @@ impl Script {
                     comes_behind = behind(next).map(|bytes| Requested { bytes, stream, pool });
                     // A repeated request gets no hints, because its segments are placed elsewhere.
                     let origin = u32::try_from(self.origin(next)).unwrap_or(u32::MAX);
-                    let hints = self.hints.get(&origin).filter(|_| origin >= origins);
-                    origins = origins.max(origin.saturating_add(1));
+                    let hints = self.hints.get(&origin).filter(|_| origin >= next_origin);
+                    next_origin = next_origin.max(origin.saturating_add(1));
                     next += 1;
                     Request::Alloc { block, requested, hints: hints.map_or(&[], |hints| &hints[..]) }
                 }

@@ -125,8 +125,8 @@ pub(super) fn settle(
     laws: &mut [Law],
 ) -> HashMap<usize, Split> {
     let partner = |request: usize| {
-        let at = *partners.get(request.checked_sub(large.found)?)?;
-        Some(small.found + at? as usize)
+        let at = *partners.get(request.checked_sub(large.initial_count)?)?;
+        Some(small.initial_count + at? as usize)
     };
     let smaller = buffers(small);
     let before = |request: usize, blocks: u64| match partner(request) {
@@ -149,7 +149,7 @@ fn sums(script: &Script, before: impl Fn(usize, u64) -> Option<u64>, laws: &[Law
     let (lives, buffers) = (script.lives(), buffers(script));
     let biases = biases(script, &lives);
     let (mut sums, mut grown) = (Sums::default(), Grown::default());
-    for (request, life) in lives.iter().enumerate().skip(script.found) {
+    for (request, life) in lives.iter().enumerate().skip(script.initial_count) {
         let bytes = script.bytes(request);
         grown.pass(life.born);
         if let Some(&blocks) = buffers.get(&request) {

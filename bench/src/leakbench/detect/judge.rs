@@ -83,7 +83,7 @@ impl Detector for Judge {
         }))
     }
 
-    fn rings(&mut self, time_ns: u64, ended: bool) {
+    fn apply_rules(&mut self, time_ns: u64, ended: bool) {
         let mut taken: HashMap<(usize, Fingerprint), u64> = HashMap::new();
         for (number, rule) in self.rules.rules.iter().enumerate() {
             for finding in self.found.iter().filter(|finding| rule.takes(finding)) {

@@ -114,7 +114,7 @@ pub trait Detector {
         None
     }
     /// Applies the rules for notifications to the latest verdicts, at this time; `ended` is true at the last call.
-    fn rings(&mut self, _time_ns: u64, _ended: bool) {}
+    fn apply_rules(&mut self, _time_ns: u64, _ended: bool) {}
     /// The notifications so far, by kind.
     fn notifications(&mut self) -> Notified {
         Notified::default()

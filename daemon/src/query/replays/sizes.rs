@@ -78,7 +78,9 @@ fn command(job: &str, rank: u32, size: u64) -> String {
 fn refusal(command: Option<&str>) -> String {
     match command {
         Some(command) => too_long(EVENTS_MAX, command),
-        None => format!("it has more than {EVENTS_MAX} events; record fewer steps: those that reach the peak will do"),
+        None => {
+            format!("it has more than {EVENTS_MAX} events; record fewer steps: the steps up to the peak are enough")
+        }
     }
 }
 

@@ -104,7 +104,7 @@ pub(super) async fn step_memory(
         start: level(first, levels.first()),
         peak: stacked.peak.map_or(level(first, None), |peak| level(peak.event, Some(&peak.level))),
         end: level(last, levels.last()),
-        events_per_point: stacked.run,
+        events_per_point: stacked.events_per_point,
         points: points(&stacked, times_ns.0),
         rest_blocks: stacked.rest_blocks,
         blocks: drawn.columns,

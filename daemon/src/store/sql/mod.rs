@@ -184,7 +184,7 @@ impl<B: Backend> Store for B {
     }
 
     async fn held(&self, tenant: &Tenant, id: SessionId) -> Result<Option<Held>, StoreError> {
-        read!(self, "finding a session", |db| read::held(db, stored_id(tenant, id)))
+        read!(self, "finding a session", |db| read::existing_session(db, stored_id(tenant, id)))
     }
 
     async fn jobs_in(&self, scope: &Scope, limit: u32) -> Result<Vec<JobRow>, StoreError> {

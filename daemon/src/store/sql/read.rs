@@ -23,7 +23,7 @@ use crate::store::tenant::Scope;
 
 /// Maximum number of items per statement. In SQLite a statement costs two thread switches, and an item has tens of
 /// kilobytes.
-const ASKED: usize = 128;
+const ITEMS_PER_STATEMENT: usize = 128;
 
 /// The first column of every row.
 pub(super) async fn numbers<C: SqlConnection>(db: &mut C, query: Query) -> Result<Vec<i64>, Fault> {
@@ -51,7 +51,7 @@ pub(super) async fn tenants_of<C: SqlConnection>(db: &mut C, job: &str) -> Resul
 }
 
 /// A session by the id under which it is stored.
-pub(super) async fn held<C: SqlConnection>(db: &mut C, id: SessionId) -> Result<Option<Held>, Fault> {
+pub(super) async fn existing_session<C: SqlConnection>(db: &mut C, id: SessionId) -> Result<Option<Held>, Fault> {
     let row = db.optional(query(sql!("session_find")).bind(&id.0[..])).await?;
     Ok(row.as_ref().map(row_reader::held).transpose()?.map(|(_, held)| held))
 }
@@ -110,8 +110,8 @@ pub(super) async fn payloads<C: SqlConnection>(
     seqs: &[u64],
 ) -> Result<Vec<(u64, Bytes)>, Fault> {
     let mut found = Vec::new();
-    for some in seqs.chunks(ASKED) {
-        let rows = db.all(query(sql!(each "payloads")).bind(session).bind(stored(some))).await?;
+    for some in seqs.chunks(ITEMS_PER_STATEMENT) {
+        let rows = db.all(query(sql!(each "payloads")).bind(session).bind(storable(some))).await?;
         found.extend(in_order(&rows, 2, row_reader::payload)?);
     }
     Ok(found)
@@ -124,15 +124,15 @@ pub(super) async fn items_at<C: SqlConnection>(
     seqs: &[u64],
 ) -> Result<Vec<ItemRow>, Fault> {
     let mut found = Vec::new();
-    for some in seqs.chunks(ASKED) {
-        let rows = db.all(query(sql!(each "items_at")).bind(session).bind(stored(some))).await?;
+    for some in seqs.chunks(ITEMS_PER_STATEMENT) {
+        let rows = db.all(query(sql!(each "items_at")).bind(session).bind(storable(some))).await?;
         found.extend(in_order(&rows, 14, row_reader::item)?);
     }
     damage.without(session, &found, |(item, is_sound)| Ok((item.clone(), *is_sound)))
 }
 
-/// The numbers that a stored item can have.
-fn stored(seqs: &[u64]) -> Vec<i64> {
+/// The numbers without those that are too large for a stored item.
+fn storable(seqs: &[u64]) -> Vec<i64> {
     seqs.iter().filter_map(|&seq| i64::try_from(seq).ok()).collect()
 }
 

@@ -17,24 +17,24 @@ const AT_ONCE: usize = 4;
 ///
 /// # Errors
 /// The first error, in the order of the tasks.
-pub(crate) async fn side_by_side<T, W>(works: Vec<W>, mut each: impl FnMut(T)) -> Result<(), ReadError>
+pub(crate) async fn concurrently<T, W>(tasks: Vec<W>, mut each: impl FnMut(T)) -> Result<(), ReadError>
 where
     T: Send + 'static,
     W: Future<Output = Result<T, ReadError>> + Send + 'static,
 {
     let at_once = available_parallelism().map_or(1, NonZero::get).min(AT_ONCE);
-    let mut works = works.into_iter().enumerate();
-    while works.len() > 0 {
+    let mut tasks = tasks.into_iter().enumerate();
+    while tasks.len() > 0 {
         // Dropping this ends the running tasks.
         let mut together = JoinSet::new();
-        for (place, work) in works.by_ref().take(at_once) {
-            together.spawn(async move { (place, work.await) });
+        for (place, task) in tasks.by_ref().take(at_once) {
+            together.spawn(async move { (place, task.await) });
         }
         // A panic propagates, as if the tasks had not been spawned.
         let mut done = together.join_all().await;
         done.sort_by_key(|(place, _)| *place);
-        for (_, come_to) in done {
-            each(come_to?);
+        for (_, result) in done {
+            each(result?);
         }
     }
     Ok(())
