@@ -209,9 +209,11 @@ async fn a_real_prometheus_scrapes_every_query_gives_data_and_a_rule_reaches_ale
         // A series that exists only in case of a problem: the query is for its value, without the threshold.
         let figure =
             [" > ", " < ", " == "].iter().fold(query, |query, compare| query.split(compare).next().unwrap_or(query));
+        // No job here ran out of memory: the unit test of the rules has one.
+        let figure = figure.replace("{kind=\"oom\",severity=\"critical\"}", "");
         asked.push(match figure.strip_prefix("absent(") {
             Some(inner) => inner.trim_end_matches(')').to_owned(),
-            None => figure.to_owned(),
+            None => figure,
         });
     }
     assert!(asked.len() > 80, "{}", asked.len());
