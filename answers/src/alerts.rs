@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use memctl_model::{Severity, VerdictKind};
+use memctl_model::{Cause, Severity};
 use serde::{Deserialize, Serialize};
 
 use super::{Job, JobVerdict, Listing};
@@ -56,8 +56,7 @@ pub struct Watched {
     pub imported: u32,
     /// Jobs that could not be analysed, or not yet: the absence of alerts for them means nothing.
     pub not_judged: Vec<String>,
-    /// Jobs whose memory grows for a reason that is not known: a leak or a container that still fills. They raise no
-    /// alert.
+    /// Jobs whose memory grows for a reason that is not known. They raise no alert.
     #[serde(default)]
     pub growing: Vec<String>,
 }
@@ -71,8 +70,10 @@ impl Watched {
         let undecided = |job: &&Job| {
             job.verdict.as_ref().is_none_or(|verdict| is_harmless(verdict) && verdict.inconclusive.is_some())
         };
+        // Only growth has a cause.
         let grows = |verdict: &JobVerdict| {
-            verdict.verdict.as_ref().is_some_and(|it| it.kind == VerdictKind::Growing.name()) && is_harmless(verdict)
+            let cause = verdict.verdict.as_ref().and_then(|it| it.cause.as_deref());
+            cause == Some(Cause::Open.name()) && is_harmless(verdict) && verdict.inconclusive.is_none()
         };
         let growing = jobs.iter().filter(|job| job.verdict.as_ref().is_some_and(grows));
         let imported = jobs.iter().filter(|job| job.source.as_deref() == Some("import"));

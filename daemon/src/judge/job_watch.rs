@@ -52,8 +52,8 @@ pub struct SessionWatch {
     progress: Progress,
     stacks: StackDictionary,
     /// The stacks as the watches get them.
-    told: Arc<Stacks>,
-    /// For each frame of the dictionary, the frame's number in `told`.
+    shared_stacks: Arc<Stacks>,
+    /// For each frame of the dictionary, the frame's number in `shared_stacks`.
     frames: Vec<u32>,
     /// Whether a batch of stacks could not be read. Later stacks then have no names.
     nameless: bool,
@@ -96,7 +96,7 @@ impl SessionWatch {
             looked_for_saved_state: range != Range::default(),
             progress: Progress::default(),
             stacks: StackDictionary::default(),
-            told: Arc::default(),
+            shared_stacks: Arc::default(),
             frames: Vec::new(),
             nameless: false,
             watches: BTreeMap::new(),
@@ -158,14 +158,15 @@ impl SessionWatch {
             }
         }
         let Kept { mut watches, highest, last, shown, measured, read_bytes } = kept;
-        let sound =
-            watches.iter_mut().all(|(&device, watch)| watch.resume(facts_of(&self.facts, device), self.told.clone()));
+        let sound = watches
+            .iter_mut()
+            .all(|(&device, watch)| watch.resume(facts_of(&self.facts, device), self.shared_stacks.clone()));
         if !sound {
             tracing::warn!(
                 session = self.session,
                 "the saved state of a session's watch contradicts itself; its items are read instead"
             );
-            (self.stacks, self.told, self.nameless) = Default::default();
+            (self.stacks, self.shared_stacks, self.nameless) = Default::default();
             self.frames.clear();
             self.progress = Progress::default();
             return Ok(());
@@ -209,7 +210,7 @@ impl SessionWatch {
                 let see = |table: &SiteTable| {
                     if self.range.holds(table) && bytes <= allowed {
                         self.shown.see(table);
-                        let watch = watch(&mut self.watches, &self.told, &self.facts, table.device.0);
+                        let watch = watch(&mut self.watches, &self.shared_stacks, &self.facts, table.device.0);
                         let before = watch.bytes();
                         watch.table(table);
                         bytes += watch.bytes().saturating_sub(before);
@@ -239,28 +240,28 @@ impl SessionWatch {
         // A device on which nothing was ever allocated has no watch. Some devices have only counters.
         let device = sample.device.0;
         if sample.allocated_bytes.is_some_and(|bytes| bytes > 0) || self.watches.contains_key(&device) {
-            watch(&mut self.watches, &self.told, &self.facts, device).sample(sample);
+            watch(&mut self.watches, &self.shared_stacks, &self.facts, device).sample(sample);
         }
     }
 
     /// Passes new stacks to the watches. The watches share the table, so they must release it while it grows.
     fn tell_stacks(&mut self) {
         self.watches.values_mut().for_each(|watch| watch.set_stacks(Arc::default()));
-        let told = Arc::make_mut(&mut self.told);
+        let shared = Arc::make_mut(&mut self.shared_stacks);
         let known = self.stacks.innermost(0).len().min(STACKS_MAX);
-        let new = &self.stacks.innermost(0)[told.len().min(known)..known];
+        let new = &self.stacks.innermost(0)[shared.len().min(known)..known];
         // Frames that only stacks beyond `STACKS_MAX` have are left out, because these stacks get no names.
         let upto = new.iter().filter(|&&innermost| innermost != OUTSIDE).max().map_or(0, |last| *last as usize + 1);
-        let from = told.nodes();
+        let from = shared.nodes();
         for (frame, caller) in self.stacks.nodes(from).take(upto.saturating_sub(from)) {
             while self.frames.len() <= frame as usize {
-                let next = told.frame(&self.stacks.all_frames()[self.frames.len()]);
+                let next = shared.frame(&self.stacks.all_frames()[self.frames.len()]);
                 self.frames.push(next);
             }
-            told.node(self.frames[frame as usize], caller);
+            shared.node(self.frames[frame as usize], caller);
         }
-        new.iter().for_each(|&innermost| told.stack(innermost));
-        self.watches.values_mut().for_each(|watch| watch.set_stacks(self.told.clone()));
+        new.iter().for_each(|&innermost| shared.stack(innermost));
+        self.watches.values_mut().for_each(|watch| watch.set_stacks(self.shared_stacks.clone()));
     }
 
     /// Bytes that the watches of this session take.
@@ -268,7 +269,11 @@ impl SessionWatch {
         let watches: usize = self.watches.values().map(RankWatch::bytes).sum();
         let samples = (self.highest.len() + self.last.len()) * size_of::<Sample>();
         let of_process = size_of::<Self>() + self.facts.len() * size_of::<RankFacts>() + samples;
-        of_process + self.stacks.held_bytes() + self.told.bytes() + self.frames.capacity() * size_of::<u32>() + watches
+        of_process
+            + self.stacks.held_bytes()
+            + self.shared_stacks.bytes()
+            + self.frames.capacity() * size_of::<u32>()
+            + watches
     }
 }
 

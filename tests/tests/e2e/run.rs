@@ -312,6 +312,17 @@ fn signals_are_passed_on() {
     place.assert_nothing_is_left();
 }
 
+/// The child of a process that is called `sleep`.
+fn sleeping_child(pid: u32) -> Option<u32> {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).ok()?.flatten();
+    let children = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("children")).ok());
+    let children: Vec<u32> = children
+        .flat_map(|list| list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>())
+        .collect();
+    let is_sleep = |pid: &u32| std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name == "sleep\n");
+    children.into_iter().find(is_sleep)
+}
+
 #[test]
 fn a_signal_to_the_group_reaches_the_command_once() {
     let place = Place::new();
@@ -322,12 +333,14 @@ fn a_signal_to_the_group_reaches_the_command_once() {
     let mut launcher = run.process_group(0).stdout(Stdio::piped()).spawn().unwrap();
     let mut said = lines(&mut launcher);
     assert_eq!(said.next().as_deref(), Some("ready"));
+    wait_for("the process that shows signals to the group", || sleeping_child(launcher.id()).is_some());
     for _ in 0..3 {
+        let before = sleeping_child(launcher.id());
         let status = Command::new("kill").args(["-USR1", "--", &format!("-{}", launcher.id())]).status().unwrap();
         assert!(status.success());
         assert_eq!(said.next().as_deref(), Some("got"));
-        // Longer than the launcher waits before it relays a signal.
-        std::thread::sleep(Duration::from_millis(300));
+        // The launcher replaces it after a signal to the group.
+        wait_for("the launcher to decide", || sleeping_child(launcher.id()).is_some_and(|now| Some(now) != before));
     }
     kill("USR1", launcher.id());
     assert_eq!(said.next().as_deref(), Some("got"), "one to the launcher alone is relayed");

@@ -293,7 +293,8 @@ fn page(known: Known, verb: &str, page: &str, context: &str) {
 
 /// The jobs after `Not judged: ` on a page.
 fn not_judged_list(page: &str) -> Vec<String> {
-    let list = page.split_once("Not judged: ").map_or("", |(_, list)| list.trim_end().trim_end_matches('.'));
+    let list =
+        page.split_once("Not judged: ").and_then(|(_, rest)| rest.split_once(".\n")).map_or("", |(list, _)| list);
     list.split(',').map(|job| job.trim().to_owned()).collect()
 }
 
