@@ -22,6 +22,12 @@ fn session(rank: u32) -> SessionInfo {
     }
 }
 
+/// Pause between two epochs of a stream, and after this many epochs: on a slow machine, what the commands have to read
+/// must not grow faster than they read.
+const PAUSE: Duration = Duration::from_millis(5);
+const LONG_PAUSE: Duration = Duration::from_millis(100);
+const FAST_EPOCHS: u64 = 40;
+
 /// Streams until stopped; returns how many events were pushed and how it ended.
 fn stream(rank: u32, agent: Agent, stop: &AtomicBool) -> (memctl_agent::Outcome, u64) {
     let mut recorder = agent.recorder(DeviceIndex(0)).expect("the recorder");
@@ -33,8 +39,9 @@ fn stream(rank: u32, agent: Agent, stop: &AtomicBool) -> (memctl_agent::Outcome,
             recorder.event_waiting(&event).expect("the agent runs");
             pushed += 1;
         }
-        agent.epoch_end((pushed / 500) as u32);
-        std::thread::park_timeout(Duration::from_millis(5));
+        let epoch = pushed / 500;
+        agent.epoch_end(epoch as u32);
+        std::thread::park_timeout(if epoch < FAST_EPOCHS { PAUSE } else { LONG_PAUSE });
     }
     drop(recorder);
     (agent.stop(None, Duration::from_secs(120)), pushed)

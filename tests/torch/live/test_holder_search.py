@@ -27,6 +27,8 @@ from memctl_agent._holders._frames import Frames
 from memctl_agent._holders._memory import Memory
 from memctl_agent._holders._slice import Slice
 
+from conftest import LIMIT_S
+
 # Far more than a search takes: the result must not depend on the machine's load.
 BUDGET_MS = 120_000
 HELD: list[Any] = []
@@ -738,7 +740,7 @@ print(found)
 
 def test_no_other_thread_runs_within_a_walk() -> None:
     """Another thread frees tensors all the time. If it ran within a walk, the walk would read freed objects."""
-    done = subprocess.run([sys.executable, "-c", CHURN], capture_output=True, text=True, timeout=240)
+    done = subprocess.run([sys.executable, "-c", CHURN], capture_output=True, text=True, timeout=LIMIT_S)
     assert done.returncode == 0, (done.returncode, done.stderr[-4000:])
     assert int(done.stdout) > 400, "the walks found tensors"
 

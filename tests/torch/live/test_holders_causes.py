@@ -19,7 +19,7 @@ import torch
 
 SCRIPT = Path(__file__).with_name("holders_causes.py")
 STEPS = 24
-LIMIT_S = 240
+LIMIT_S = 600
 
 # Cause, kind, sentence, blocks that it holds.
 CAUSES: dict[str, tuple[str, str, int]] = {

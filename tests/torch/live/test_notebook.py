@@ -20,7 +20,7 @@ from conftest import Daemon, Memctl
 nbformat = pytest.importorskip("nbformat", reason="Jupyter is installed for the last torch only")
 
 # As in the other live tests: a busy machine takes minutes.
-LIMIT_S = 240
+LIMIT_S = 600
 
 
 class Cell:

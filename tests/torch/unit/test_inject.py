@@ -36,7 +36,7 @@ def run(
         capture_output=True,
         text=True,
         env=environment | (env or {}),
-        timeout=120,
+        timeout=300,
         check=False,
     )
 
