@@ -49,10 +49,10 @@ impl Leaks {
         let growing: Vec<&Finding> =
             report.findings.iter().filter(|finding| finding.known_kind().is_some_and(grows)).collect();
         let is_growing = |verdict: &Verdict| verdict.known_kind() == Some(VerdictKind::Growing);
-        let is_unexplained = !growing.iter().any(|finding| finding.hurts());
+        let is_unexplained = !growing.iter().any(|finding| finding.is_warning_or_worse());
         let all = all || (is_unexplained && report.verdict.as_ref().is_some_and(is_growing));
         let (findings, left_out): (Vec<Finding>, Vec<Finding>) =
-            growing.into_iter().cloned().partition(|finding| all || finding.hurts());
+            growing.into_iter().cloned().partition(|finding| all || finding.is_warning_or_worse());
         Self {
             schema: SCHEMA,
             job: report.job.clone(),

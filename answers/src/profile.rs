@@ -195,7 +195,7 @@ fn is_repeatable(kind: &str) -> bool {
 /// Whether a later run is compared with a finding. Growth is kept at any severity, because it may become a leak.
 fn is_kept(finding: &Finding) -> bool {
     let counts = |kind: FindingKind| kind.fills() || kind == FindingKind::Oom;
-    finding.hurts() || finding.filled_device || finding.known_kind().is_some_and(counts)
+    finding.is_warning_or_worse() || finding.filled_device || finding.known_kind().is_some_and(counts)
 }
 
 impl From<&Rank> for RankProfile {

@@ -2,8 +2,9 @@
 
     python others.py [--memctl PATH] [--cuda-trainer PATH [--without-kernels]] [-o result.json]
 
-Wants the wheel and, for each part, CuPy, a JAX for GPUs, the agent's built example `cuda_trainer`; a part that is
-missing is SKIP. CuPy's truth is a second hook of CuPy's own that keeps a ledger; JAX's is `memory_stats()` itself.
+Needs the wheel. The parts need CuPy, JAX for GPUs, and the agent's built example `cuda_trainer`. A part without what it
+needs is reported as SKIP. CuPy's events are compared with those of a second hook of CuPy, JAX's samples with
+`memory_stats()`.
 Every part runs in a process of its own against one daemon that this script starts and stops. Exit code 1 on any FAIL.
 """
 
@@ -114,7 +115,7 @@ json.dump({"version": jax.__version__, "stats": stats, "status": status, "delive
 
 
 class Checks:
-    """Lines, and whether one of them was a FAIL."""
+    """The results of all checks, and whether one of them failed."""
 
     def __init__(self) -> None:
         self.results: dict[str, dict[str, Any]] = {}
@@ -173,7 +174,7 @@ class Daemon:
         return json.loads(self.ask("query", "--job", job, "-o", "json"))
 
     def run(self, *command: str) -> subprocess.CompletedProcess[str]:
-        """A program that sends here."""
+        """Runs a program that sends its data to this daemon."""
         environment = {**self.environment, "MEMCTL_DAEMON": self.url}
         return subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, env=environment, check=False)
 
@@ -183,8 +184,8 @@ class Daemon:
         self.process.wait(30)
 
 
-def said(daemon: Daemon, checks: Checks, name: str, script: str, folder: Path) -> Optional[dict[str, Any]]:
-    """What a part's process said; `None` when it did not run through."""
+def run_part(daemon: Daemon, checks: Checks, name: str, script: str, folder: Path) -> Optional[dict[str, Any]]:
+    """Runs a part's script. Returns the JSON that it wrote, or `None` if it wrote nothing."""
     source, answer = folder / f"{name}_part.py", folder / f"{name}.json"
     source.write_text(script)
     done = daemon.run(sys.executable, str(source), str(answer))
@@ -196,8 +197,8 @@ def said(daemon: Daemon, checks: Checks, name: str, script: str, folder: Path) -
 
 
 def cupy_part(daemon: Daemon, checks: Checks, folder: Path) -> None:
-    """Events against the ledger, bytes against the pool, cost."""
-    truth = said(daemon, checks, "cupy", CUPY, folder)
+    """Compares the events with the ledger and the bytes with CuPy's pool, and reports the cost."""
+    truth = run_part(daemon, checks, "cupy", CUPY, folder)
     if truth is None:
         return
     path = folder / "cupy.csv"
@@ -210,7 +211,7 @@ def cupy_part(daemon: Daemon, checks: Checks, folder: Path) -> None:
     checks.check("cupy version", True, truth["version"])
     checks.check("cupy stored = CuPy's own hook", told[: len(ledger)] == ledger and len(ledger) > 1000, len(ledger))
     checks.check("cupy failed request is stored", truth["failed"] and len(ooms) == 1 and ooms[0][1] == 1 << 50, ooms)
-    checks.check("cupy level full, nothing dropped", is_full(truth["status"]), brief(truth["status"]))
+    checks.check("cupy level full, nothing dropped", records_everything(truth["status"]), brief(truth["status"]))
     checks.check("cupy delivered", bool(truth["delivered"]["delivered"]), truth["delivered"])
     report = daemon.report("cupy")
     ends = [[end["allocated_bytes"], end["reserved_bytes"]] for end in report["ranks"][0]["epoch_ends"]]
@@ -229,30 +230,30 @@ def cupy_part(daemon: Daemon, checks: Checks, folder: Path) -> None:
     )
 
 
-def is_full(status: dict[str, Any]) -> bool:
-    """Everything is recorded."""
+def records_everything(status: dict[str, Any]) -> bool:
+    """Whether everything is recorded."""
     return status["level"] == "full" and status["dropped"] == 0 and not status["trouble"]
 
 
 def brief(status: dict[str, Any]) -> dict[str, Any]:
-    """Of a status what matters here."""
+    """The fields of a status that the results show."""
     return {key: status.get(key) for key in ("level", "produced", "stored", "dropped", "stacks", "trouble")}
 
 
 def has_device(rank: dict[str, Any]) -> bool:
-    """The driver reported the device."""
+    """Whether the driver reported the device."""
     sample = rank.get("sample") or {}
     return str(rank["gpu_uuid"]).startswith("GPU-") and (sample.get("device_used_bytes") or 0) > 0
 
 
 def brief_rank(rank: dict[str, Any]) -> dict[str, Any]:
-    """Of a rank what matters here."""
+    """The fields of a rank that the results show."""
     return {key: rank.get(key) for key in ("gpu_uuid", "gpu_name", "device_total_bytes", "sample")}
 
 
 def jax_part(daemon: Daemon, checks: Checks, folder: Path) -> None:
-    """The last sample against the counters themselves."""
-    truth = said(daemon, checks, "jax", JAX, folder)
+    """Compares the last sample with JAX's own counters."""
+    truth = run_part(daemon, checks, "jax", JAX, folder)
     if truth is None:
         return
     rank = daemon.report("jax")["ranks"][0]
@@ -268,7 +269,7 @@ def jax_part(daemon: Daemon, checks: Checks, folder: Path) -> None:
 
 
 def is_counting(truth: dict[str, Any]) -> bool:
-    """Counters alone, and no PyTorch."""
+    """Whether only counters are recorded, without PyTorch."""
     return truth["status"]["level"] == "counters" and not truth["status"]["trouble"] and not truth["torch"]
 
 
@@ -296,7 +297,7 @@ def main() -> int:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--memctl", default=shutil.which("memctl"), help="the command line (default: on PATH)")
     options.add_argument("--cuda-trainer", help="the agent's built example")
-    options.add_argument("--without-kernels", action="store_true", help="cuda_trainer: for a device with memory alone")
+    options.add_argument("--without-kernels", action="store_true", help="cuda_trainer: run no kernels")
     options.add_argument("-o", "--output", type=Path, help="results as JSON")
     chosen = options.parse_args()
     if chosen.memctl is None:

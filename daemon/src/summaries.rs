@@ -192,7 +192,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn jobs_leave_the_board_once_they_have_ended_long_ago_or_nobody_looks() {
+    fn jobs_leave_the_summaries_long_after_their_end_or_their_last_update() {
         let (summaries, mut now) = (Summaries::default(), Instant::now());
         let names = |now| summaries.shown_at(now).iter().map(|job| job.name.clone()).collect::<Vec<_>>();
         summaries.put_at(1, job("ended", JobState::Finished), (now, Duration::ZERO));

@@ -197,7 +197,7 @@ impl Verdict {
 
 /// `682 MiB in 9 s`: bytes and duration.
 #[must_use]
-pub fn in_time(bytes: u64, seconds: f64) -> String {
+pub fn bytes_in_duration(bytes: u64, seconds: f64) -> String {
     format!("{} in {}", HumanBytes::of(bytes), duration(seconds))
 }
 
@@ -228,7 +228,7 @@ mod tests {
 
     #[test]
     fn a_time_has_the_largest_unit_of_which_there_are_two() {
-        assert_eq!(in_time(682 << 20, 9.2), "682 MiB in 9 s");
+        assert_eq!(bytes_in_duration(682 << 20, 9.2), "682 MiB in 9 s");
         assert_eq!(
             [0.25, 119.0, 300.0, 7_300.0, 400_000.0].map(duration),
             ["250 ms", "119 s", "5 min", "2 h", "5 days"]

@@ -13,6 +13,7 @@ pub mod http2;
 pub mod https;
 pub mod jobs;
 pub mod machine;
+pub mod made;
 pub mod otlp;
 pub mod postgres;
 pub mod prometheus;

@@ -1,7 +1,8 @@
 """Asks memctl's command line about a job, in a process of its own and for a limited time.
 
 Guarantees: a question ends within its time limit. Nothing is changed in this process, and nothing but a `Refusal` is
-raised. The answer is whatever daemon or local service this process's recording goes to.
+raised. The answer comes from the daemon or
+local service to which this process's recording goes.
 Refuses: to ask without a job.
 """
 
@@ -44,7 +45,7 @@ def program() -> str:
 
 
 def own_job() -> str:
-    """The name of the job as which this process is recorded."""
+    """The name of the job under which this process is recorded."""
     status = SESSION.status()
     if status.get("state") != ATTACHED:
         waits = status.get("state") == "armed"
@@ -53,7 +54,7 @@ def own_job() -> str:
     return str(status["job"])
 
 
-def place() -> list[str]:
+def connection_flags() -> list[str]:
     """The flags that name the daemon or the data folder of this process's recording. No flag: the local service."""
     if "MEMCTL_RUN_SOCKET" in os.environ:
         for flag, name in (("--daemon", "MEMCTL_RUN_DAEMON"), ("--data-dir", "MEMCTL_RUN_DATA_DIR")):
@@ -71,7 +72,7 @@ def ask(verb: str, job: str, *flags: str, limit_s: float) -> str:
 
 def run(verb: str, *flags: str, limit_s: float) -> str:
     """The output of `memctl VERB`. Raises `Refusal` if it fails or takes more than `limit_s` seconds."""
-    command = [program(), verb, *place(), *flags]
+    command = [program(), verb, *connection_flags(), *flags]
     try:
         ran = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=limit_s, check=False)
     except subprocess.TimeoutExpired:

@@ -101,7 +101,7 @@ def _of_rank(ranks: list[dict[str, Any]]) -> dict[str, Any]:
 
 def _page(limit_s: float) -> Optional[str]:
     """The address of the daemon's page. The local service's page has an address only while `memctl ui` runs."""
-    place = tuple(_command.place())
+    place = tuple(_command.connection_flags())
     if not place or place[0] != "--daemon":
         return None
     if place not in _pages:

@@ -435,7 +435,9 @@ impl Worker {
         self.send(deadline);
         // Every event is stored, about to be stored, or counted as dropped here.
         let mut dropped = self.holes.dropped;
-        dropped.shutdown += left_behind + self.window.counts().abandoned_events;
+        let window = self.window.counts();
+        dropped.shutdown += left_behind + window.abandoned_events - window.spool_full_events;
+        dropped.spool_full += window.spool_full_events;
         let last_word = self.batcher.last_word(end.time_ns, produced, dropped, failure);
         self.window.push_last(Packed::end(&last_word));
         last_word

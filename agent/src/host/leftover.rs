@@ -148,7 +148,7 @@ impl Waiting {
 #[must_use]
 pub fn waiting(folder: &Path) -> Vec<Waiting> {
     let known = |(folder, session, bytes, is_recorded)| Waiting { session, bytes, is_recorded, folder };
-    let mut waiting: Vec<Waiting> = Spool::every(folder).into_iter().map(known).collect();
+    let mut waiting: Vec<Waiting> = Spool::sessions(folder).into_iter().map(known).collect();
     waiting.sort_by_key(|waiting| (waiting.session.started_ns, waiting.session.rank));
     waiting
 }

@@ -239,5 +239,5 @@ fn a_spool_that_is_full_takes_the_last_word() {
     else {
         panic!("the last item is no end")
     };
-    assert_eq!((end.produced, end.dropped.shutdown), (3_000, counts.dropped));
+    assert_eq!((end.produced, end.dropped.spool_full), (3_000, counts.dropped));
 }

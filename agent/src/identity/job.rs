@@ -12,7 +12,7 @@
 //! processes belong together).
 
 use super::labels::{slurm_id, slurm_step};
-use super::text::{cleaned, cut, set};
+use super::text::{cleaned, cut, value_of};
 use super::{Complaints, Environment, Process, Source};
 
 /// Returns the job's name and the source of the name.
@@ -25,7 +25,7 @@ pub(super) fn name(
     let script = script(process);
     let candidates: [(Source, &dyn Fn() -> Option<String>); 5] = [
         (Source::Given, &|| given.filter(|name| !name.trim().is_empty()).map(str::to_owned)),
-        (Source::Memctl, &|| set(environment, "MEMCTL_JOB")),
+        (Source::Memctl, &|| value_of(environment, "MEMCTL_JOB")),
         (Source::Torchrun, &|| torchrun(environment, &script)),
         (Source::Slurm, &|| slurm(environment)),
         (Source::Kubernetes, &|| kubernetes(environment)),
@@ -59,7 +59,7 @@ fn script(process: &Process) -> String {
 
 fn torchrun(environment: Environment<'_>, script: &str) -> Option<String> {
     let id = run_id(environment)?;
-    if is_random(&id) || set(environment, "SLURM_JOB_ID").is_some_and(|slurm| slurm == id) {
+    if is_random(&id) || value_of(environment, "SLURM_JOB_ID").is_some_and(|slurm| slurm == id) {
         return None;
     }
     Some(if id.bytes().all(|b| b.is_ascii_digit()) { format!("{script}-{id}") } else { id })
@@ -67,7 +67,7 @@ fn torchrun(environment: Environment<'_>, script: &str) -> Option<String> {
 
 /// torchrun's run id, unless it is the default `none`.
 pub(super) fn run_id(environment: Environment<'_>) -> Option<String> {
-    set(environment, "TORCHELASTIC_RUN_ID").filter(|id| !id.eq_ignore_ascii_case("none"))
+    value_of(environment, "TORCHELASTIC_RUN_ID").filter(|id| !id.eq_ignore_ascii_case("none"))
 }
 
 /// Whether an id is a random UUID, as `--standalone` makes. It distinguishes runs, but it is not a name.
@@ -80,7 +80,7 @@ fn slurm(environment: Environment<'_>) -> Option<String> {
     let id = slurm_id(environment)?;
     // Two trainings in one allocation are two steps and therefore two jobs.
     let step = slurm_step(environment).filter(|step| *step > 0).map_or_else(String::new, |step| format!(".{step}"));
-    Some(match set(environment, "SLURM_JOB_NAME") {
+    Some(match value_of(environment, "SLURM_JOB_NAME") {
         // SLURM accepts names of any length. The id must not be cut off.
         Some(name) => format!("{}-{id}{step}", cut(&name, 160)),
         None => format!("slurm-{id}{step}"),
@@ -88,12 +88,12 @@ fn slurm(environment: Environment<'_>) -> Option<String> {
 }
 
 fn kubernetes(environment: Environment<'_>) -> Option<String> {
-    let index = set(environment, "JOB_COMPLETION_INDEX");
-    let inside = index.is_some() || set(environment, "KUBERNETES_SERVICE_HOST").is_some();
+    let index = value_of(environment, "JOB_COMPLETION_INDEX");
+    let inside = index.is_some() || value_of(environment, "KUBERNETES_SERVICE_HOST").is_some();
     // Inside a pod, the host's name is the pod's. Elsewhere it is a machine's.
-    let pod = set(environment, "POD_NAME").or_else(|| set(environment, "HOSTNAME").filter(|_| inside))?;
+    let pod = value_of(environment, "POD_NAME").or_else(|| value_of(environment, "HOSTNAME").filter(|_| inside))?;
     let job = job_of_pod(&pod, index.as_deref());
-    Some(match set(environment, "POD_NAMESPACE") {
+    Some(match value_of(environment, "POD_NAMESPACE") {
         Some(namespace) => format!("{namespace}/{job}"),
         None => job.to_owned(),
     })

@@ -18,7 +18,7 @@ use memctl_model::scheduler::{
     SLURM_GPUS_LABEL, SLURM_JOB_LABEL, SLURM_MEM_LABEL, SLURM_RAW_JOB_LABEL, SLURM_STEP_LABEL,
 };
 
-use super::text::{SPECIAL_STEPS, cut, set};
+use super::text::{SPECIAL_STEPS, cut, value_of};
 use super::{Complaints, Environment};
 
 /// Labels from the scheduler whose value is the value of one variable.
@@ -38,7 +38,7 @@ pub(super) fn labels(
     given: &[(String, String)],
     complaints: &mut Complaints,
 ) -> Vec<(String, String)> {
-    let mut labels = by_people(environment, given, complaints);
+    let mut labels = given_by_user(environment, given, complaints);
     for (key, value) in of_scheduler(environment) {
         if labels.len() < LABELS_MAX && labels.iter().all(|(known, _)| known != key) {
             labels.push((key.to_owned(), cut(&value, LABEL_BYTES_MAX).to_owned()));
@@ -49,20 +49,20 @@ pub(super) fn labels(
 
 /// The id of an allocation as `squeue` and `sacct` show it: `JOB`, or `ARRAY_TASK`.
 pub(super) fn slurm_id(environment: Environment<'_>) -> Option<String> {
-    match (set(environment, "SLURM_ARRAY_JOB_ID"), set(environment, "SLURM_ARRAY_TASK_ID")) {
+    match (value_of(environment, "SLURM_ARRAY_JOB_ID"), value_of(environment, "SLURM_ARRAY_TASK_ID")) {
         (Some(job), Some(task)) => Some(format!("{job}_{task}")),
-        _ => set(environment, "SLURM_JOB_ID"),
+        _ => value_of(environment, "SLURM_JOB_ID"),
     }
 }
 
 /// The number of a step that a user starts; SLURM has steps of its own (`batch`, `extern`).
 pub(super) fn slurm_step(environment: Environment<'_>) -> Option<u32> {
-    set(environment, "SLURM_STEP_ID")?.parse().ok().filter(|step| *step < SPECIAL_STEPS)
+    value_of(environment, "SLURM_STEP_ID")?.parse().ok().filter(|step| *step < SPECIAL_STEPS)
 }
 
 /// The host memory that was asked for on each node, in MiB. SLURM writes 0 where all memory of a node was asked for.
 fn slurm_mebibytes(environment: Environment<'_>) -> Option<u64> {
-    let number = |name: &str| set(environment, name)?.parse::<u64>().ok().filter(|number| *number > 0);
+    let number = |name: &str| value_of(environment, name)?.parse::<u64>().ok().filter(|number| *number > 0);
     let of_cpus = || number("SLURM_MEM_PER_CPU")?.checked_mul(number("SLURM_CPUS_ON_NODE")?);
     number("SLURM_MEM_PER_NODE").or_else(of_cpus)
 }
@@ -70,23 +70,23 @@ fn slurm_mebibytes(environment: Environment<'_>) -> Option<u64> {
 fn of_scheduler(environment: Environment<'_>) -> Vec<(&'static str, String)> {
     let mut labels = Vec::new();
     if let Some(id) = slurm_id(environment) {
-        let raw = set(environment, "SLURM_JOB_ID").filter(|raw| *raw != id);
+        let raw = value_of(environment, "SLURM_JOB_ID").filter(|raw| *raw != id);
         labels.push((SLURM_JOB_LABEL, id));
         labels.extend(raw.map(|raw| (SLURM_RAW_JOB_LABEL, raw)));
         labels.extend(slurm_step(environment).map(|step| (SLURM_STEP_LABEL, step.to_string())));
         labels.extend(slurm_mebibytes(environment).map(|mebibytes| (SLURM_MEM_LABEL, mebibytes.to_string())));
     }
-    labels.extend(OF_VARIABLES.iter().filter_map(|&(key, variable)| Some((key, set(environment, variable)?))));
+    labels.extend(OF_VARIABLES.iter().filter_map(|&(key, variable)| Some((key, value_of(environment, variable)?))));
     labels
 }
 
 /// The labels of the caller, then the labels of `MEMCTL_LABELS` (`key=value,key=value`) whose keys are new.
-fn by_people(
+fn given_by_user(
     environment: Environment<'_>,
     given: &[(String, String)],
     complaints: &mut Complaints,
 ) -> Vec<(String, String)> {
-    let from_environment = set(environment, "MEMCTL_LABELS").unwrap_or_default();
+    let from_environment = value_of(environment, "MEMCTL_LABELS").unwrap_or_default();
     let mut labels: Vec<(String, String)> = Vec::new();
     let pairs = given.iter().map(|(key, value)| (key.as_str(), Some(value.as_str()))).chain(
         from_environment

@@ -236,7 +236,8 @@ fn world_size(environment: Environment<'_>, given: Option<u32>, rank: u32, compl
         .or_else(|| first(environment, &WORLD_SIZE, RANKS_MAX, complaints).map(|(value, _)| value))
         // In a batch script outside a step, SLURM_NTASKS is the requested number of tasks, not the running one.
         .or_else(|| {
-            set(environment, "SLURM_STEP_ID").and_then(|_| number(environment, "SLURM_NTASKS", RANKS_MAX, complaints))
+            value_of(environment, "SLURM_STEP_ID")
+                .and_then(|_| number(environment, "SLURM_NTASKS", RANKS_MAX, complaints))
         })?;
     if size <= rank {
         complaints.add(|| format!("a job of {size} ranks has no rank {rank}: its size counts as unknown"));
@@ -261,7 +262,7 @@ fn host(environment: Environment<'_>, process: &Process) -> Option<String> {
         .host
         .clone()
         .filter(|host| !host.is_empty())
-        .or_else(|| set(environment, "HOSTNAME"))
-        .or_else(|| set(environment, "SLURMD_NODENAME"))
+        .or_else(|| value_of(environment, "HOSTNAME"))
+        .or_else(|| value_of(environment, "SLURMD_NODENAME"))
         .map(|host| cut(&host, LABEL_BYTES_MAX).to_owned())
 }

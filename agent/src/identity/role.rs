@@ -14,7 +14,7 @@
 
 use memctl_model::limits::LABEL_BYTES_MAX;
 
-use super::text::{cut, set};
+use super::text::{cut, value_of};
 use super::{Environment, Process};
 
 /// Prefixes of process titles in which frameworks name the role.
@@ -39,11 +39,11 @@ pub(super) fn role(
     process: &Process,
     is_rank: bool,
 ) -> Option<String> {
-    let torchrun = || set(environment, "ROLE_NAME").filter(|role| role != "default" && is_torchrun(environment));
+    let torchrun = || value_of(environment, "ROLE_NAME").filter(|role| role != "default" && is_torchrun(environment));
     given
         .map(str::to_owned)
-        .or_else(|| set(environment, "MEMCTL_ROLE"))
-        .or_else(|| set(environment, "PYTEST_XDIST_WORKER"))
+        .or_else(|| value_of(environment, "MEMCTL_ROLE"))
+        .or_else(|| value_of(environment, "PYTEST_XDIST_WORKER"))
         .or_else(torchrun)
         .or_else(|| process.title.as_deref().and_then(titled))
         .or_else(|| process.child.as_deref().filter(|_| !is_rank).map(named))
@@ -52,7 +52,7 @@ pub(super) fn role(
 
 /// Whether torchrun started the process. Other programs also use the variable `ROLE_NAME`.
 fn is_torchrun(environment: Environment<'_>) -> bool {
-    set(environment, "TORCHELASTIC_RUN_ID").is_some()
+    value_of(environment, "TORCHELASTIC_RUN_ID").is_some()
 }
 
 /// The role in a title such as `ray::Rollout.sample()`: the text after the prefix, up to a method, an argument or a

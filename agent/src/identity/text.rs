@@ -10,13 +10,13 @@ use super::{Complaints, Environment};
 pub(super) const SPECIAL_STEPS: u32 = 0xffff_fff0;
 
 /// The value of a variable that is set and not blank.
-pub(super) fn set(environment: Environment<'_>, name: &str) -> Option<String> {
+pub(super) fn value_of(environment: Environment<'_>, name: &str) -> Option<String> {
     environment(name).map(|value| value.trim().to_owned()).filter(|value| !value.is_empty())
 }
 
 /// The value of a variable with a number of at most `most`. Any other value is a complaint.
 pub(super) fn number(environment: Environment<'_>, name: &str, most: u32, complaints: &mut Complaints) -> Option<u32> {
-    let value = set(environment, name)?;
+    let value = value_of(environment, name)?;
     let parsed = value.parse::<u32>().ok().filter(|&value| value <= most);
     if parsed.is_none() {
         complaints.add(|| format!("{name}={:?} is ignored: a number of 0 to {most} was expected", cut(&value, 64)));

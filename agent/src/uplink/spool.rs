@@ -51,13 +51,13 @@ struct Segment {
 }
 
 /// Syncs a file to its disk.
-type Sync = Arc<dyn Fn(&File) -> io::Result<()> + Send + std::marker::Sync>;
+type SyncFile = Arc<dyn Fn(&File) -> io::Result<()> + Send + std::marker::Sync>;
 
 /// The files that were written since the last sync. They are synced without blocking the spool.
 pub struct Unsynced {
     files: Vec<Arc<File>>,
     folder: Option<PathBuf>,
-    sync: Sync,
+    sync: SyncFile,
 }
 
 impl Unsynced {
@@ -88,7 +88,7 @@ pub struct Spool {
     unsynced: BTreeSet<u32>,
     /// A segment was created since the last sync.
     folder_unsynced: bool,
-    sync: Sync,
+    sync: SyncFile,
     _lock: File,
 }
 
@@ -136,7 +136,7 @@ impl Spool {
 
     /// Every session below `folder`: its own folder, its bytes there, and whether a living process owns it.
     #[must_use]
-    pub fn every(folder: &Path) -> Vec<(PathBuf, SessionInfo, u64, bool)> {
+    pub fn sessions(folder: &Path) -> Vec<(PathBuf, SessionInfo, u64, bool)> {
         let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
         let known = |folder: PathBuf| {
             let session = owner(&folder)?;
@@ -342,7 +342,7 @@ impl Spool {
             at += RECORD_HEADER_BYTES as usize + size as usize;
         }
         if (at as u64) < len {
-            tracing::warn!(file = %path.display(), kept_bytes = at, cut_bytes = len - at as u64, "a torn tail of the spool was cut off");
+            tracing::warn!(file = %path.display(), kept_bytes = at, cut_bytes = len - at as u64, "an incomplete or damaged end of a spool segment was cut off");
             file.set_len(at as u64)?;
         }
         file.seek(SeekFrom::Start(at as u64))?;

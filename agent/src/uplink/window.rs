@@ -46,6 +46,8 @@ pub struct WindowCounts {
     pub waiting_bytes: u64,
     /// Events in items that were given up at the end.
     pub abandoned_events: u64,
+    /// Of these, events that a full spool did not take.
+    pub spool_full_events: u64,
     /// Items that were given up at the end, of any kind.
     pub abandoned_items: u64,
     /// Number of the last item so far.
@@ -69,11 +71,11 @@ impl Entry {
         self.item.as_ref().is_some_and(|item| item.kind() == v1::ItemKind::End)
     }
 
-    /// Adds lost events to those that the session's end reports.
-    fn amend(&mut self, lost: u64) {
+    /// Adds lost events to those that the session's end reports. `spool_is_full` says why they were lost.
+    fn amend(&mut self, lost: u64, spool_is_full: bool) {
         let said = self.item.as_ref().and_then(|item| Packed::from_item(item).ok()?.open().ok());
         if let (Some(Content::End(mut end)), 1..) = (said, lost) {
-            end.dropped.shutdown += lost;
+            *(if spool_is_full { &mut end.dropped.spool_full } else { &mut end.dropped.shutdown }) += lost;
             self.item = Some(Packed::end(&end).numbered(self.seq));
         }
     }
@@ -194,7 +196,7 @@ impl Window {
             if inner.closed || deadline().is_some_and(|deadline| Instant::now() >= deadline) {
                 // The number stays used. From the next number the daemon sees that an item is missing.
                 inner.counts.last_seq = seq;
-                inner.counts.abandoned_events += events;
+                inner.count_abandoned(events);
                 inner.counts.abandoned_items += 1;
                 return Pushed::Abandoned;
             }
@@ -303,7 +305,7 @@ impl Window {
         let last_word = inner.entries.pop_back_if(|entry| entry.place.is_none() && entry.is_last_word());
         inner.spill();
         let lost: u64 = inner.entries.iter().filter(|entry| entry.place.is_none()).map(|entry| entry.events).sum();
-        inner.counts.abandoned_events += lost;
+        inner.count_abandoned(lost);
         inner.counts.waiting_events -= lost;
         let (mut gone_items, mut gone_bytes) = (0, 0);
         inner.entries.retain_mut(|entry| {
@@ -316,7 +318,7 @@ impl Window {
             entry.place.is_some()
         });
         if let Some(mut entry) = last_word {
-            entry.amend(lost);
+            entry.amend(lost, inner.spool.is_some());
             entry.place = entry.item.take().and_then(|item| inner.spool.as_mut()?.append(&item));
             match entry.place {
                 Some(_) => inner.entries.push_back(entry),
@@ -372,6 +374,12 @@ impl Window {
 }
 
 impl Inner {
+    /// Counts events for which there was no room. Where there is a spool, it was full.
+    fn count_abandoned(&mut self, events: u64) {
+        self.counts.abandoned_events += events;
+        self.counts.spool_full_events += if self.spool.is_some() { events } else { 0 };
+    }
+
     /// Where an item can be stored now: in memory, in the spool, in both or nowhere.
     fn room_for(&mut self, item: &v1::Item, bytes: u64, memory_max: u64) -> Option<(Option<v1::Item>, Option<Place>)> {
         // An item larger than all memory is still accepted when the outbox is empty.

@@ -164,7 +164,7 @@ fn what_the_spool_cannot_take_is_in_the_last_word_which_it_takes_in_any_case() {
     let last = window.after(1).unwrap().unwrap();
     assert_eq!(last.seq, 3, "what is missing shows");
     let Content::End(end) = Packed::from_item(&last).unwrap().open().unwrap() else { panic!("another kind") };
-    assert_eq!((end.produced, end.dropped.shutdown), (9, 5));
+    assert_eq!((end.produced, end.dropped.spool_full, end.dropped.shutdown), (9, 5, 0));
 }
 
 #[test]

@@ -121,7 +121,7 @@ fn rising_beside(report: &Report, other: &Against, terms: &Terms, known: &[&Find
 /// stops growing.
 fn is_evidence(finding: &Finding) -> bool {
     let is_failure = finding.known_kind() == Some(FindingKind::Oom) || finding.filled_device;
-    (finding.hurts() && !is_open(finding)) || is_failure || is_small_leak(finding)
+    (finding.is_warning_or_worse() && !is_open(finding)) || is_failure || is_small_leak(finding)
 }
 
 fn is_open(finding: &Finding) -> bool {
@@ -151,11 +151,11 @@ fn open_growth(
         let is_known_growth = *new == New::Place && has_growth(&KnownFinding::from(*finding).place());
         KnownFinding::from(*finding).fills()
             && !is_known_growth
-            && (finding.hurts() || (open.is_some() && !terms.allow_suspected))
+            && (finding.is_warning_or_worse() || (open.is_some() && !terms.allow_suspected))
     };
     if let Some((finding, why)) = new.iter().find(counts) {
         let asked = if finding.holders.is_none() { "; no answer about what holds it is stored" } else { "" };
-        let because = match finding.hurts() {
+        let because = match finding.is_warning_or_worse() {
             true => format!("{}; it is a leak unless what holds it is bounded{asked}", why.words(&finding.title)),
             false => format!("suspected and {} (--allow-suspected accepts it)", why.words(&finding.title)),
         };

@@ -362,7 +362,7 @@ mod tests {
         let fields = old.as_object_mut().unwrap();
         fields.retain(|name, _| ["kind", "site", "subject", "title"].contains(&&**name));
         let old: KnownFinding = serde_json::from_value(old).unwrap();
-        assert!(old.hurts() && !old.suspected && old.is_same(&known));
+        assert!(old.is_warning_or_worse() && !old.suspected && old.is_same(&known));
         let profile = Profile { findings: vec![old], ..Profile::default() };
         let other = Against { name: "memory.json".into(), profile, spread: Spread::default() };
         let later = report(vec![leak(9, 640 * KIB, None)]);

@@ -102,13 +102,16 @@ pub(super) fn is_small_leak(finding: &Finding) -> bool {
     let holders = finding.holders.iter().flat_map(|found| &found.holders);
     let most = holders.map(|growing| &growing.holder).find(|holder| !is_constant(&holder.chain));
     let is_held = most.is_some_and(|most| !most.is_bounded());
-    finding.known_kind().is_some_and(FindingKind::fills) && !finding.suspected && !finding.hurts() && is_held
+    finding.known_kind().is_some_and(FindingKind::fills)
+        && !finding.suspected
+        && !finding.is_warning_or_worse()
+        && is_held
 }
 
 /// Growth that is certain and too small for a warning.
 fn small<'a>(report: &'a Report, terms: &Terms) -> impl Iterator<Item = &'a Finding> {
     let all = concerning(report, terms, FindingKind::fills).into_iter();
-    all.filter(|finding| !finding.suspected && !finding.hurts())
+    all.filter(|finding| !finding.suspected && !finding.is_warning_or_worse())
 }
 
 /// Why `no-leak` holds: nothing grows, the growth is small, or it was accepted.

@@ -233,7 +233,7 @@ fn ends<'a>(rank: &'a Rank, terms: &Terms) -> Vec<&'a EpochEnd> {
 
 /// Findings that count against a condition.
 fn hurting<'a>(report: &'a Report, terms: &Terms, counts: fn(FindingKind) -> bool) -> Vec<&'a Finding> {
-    concerning(report, terms, counts).into_iter().filter(|finding| finding.hurts()).collect()
+    concerning(report, terms, counts).into_iter().filter(|finding| finding.is_warning_or_worse()).collect()
 }
 
 /// Findings of these kinds about the selected ranks.

@@ -119,7 +119,7 @@ fn growth(report: &Report) -> Vec<String> {
         let measured = report.verdict.as_ref().filter(|verdict| verdict.grown_bytes.is_some());
         return vec![measured.map_or_else(|| no_growth(report), |verdict| verdict.sentence.clone())];
     };
-    let mut text = if worst.hurts() { "Yes".to_owned() } else { "Perhaps".to_owned() };
+    let mut text = if worst.is_warning_or_worse() { "Yes".to_owned() } else { "Perhaps".to_owned() };
     // If memory grows once an epoch, its average per step adds nothing.
     let once =
         Finding { bytes_per_step: worst.bytes_per_step.filter(|_| worst.bytes_per_epoch.is_none()), ..worst.clone() };
@@ -138,7 +138,7 @@ fn growth(report: &Report) -> Vec<String> {
         text.push_str(" It falls back when the state is created again, so epoch ends look flat.");
     }
     // If there is a series of values, its end shows the live bytes.
-    if let Some(live) = phrases::live(worst).filter(|_| worst.course().is_none()) {
+    if let Some(live) = phrases::live(worst).filter(|_| worst.first_series().is_none()) {
         text.push_str(&format!(" {live} now."));
     }
     if let Some(until) = phrases::until(worst) {
@@ -330,5 +330,6 @@ fn has_example(finding: &Finding) -> bool {
     let pattern = finding.pattern.as_deref().and_then(Pattern::of_name);
     let is_any_leak =
         finding.known_kind() == Some(FindingKind::Leak) && matches!(pattern, None | Some(Pattern::TensorsKept));
-    finding.hurts() && !(is_any_leak && finding.holders.as_ref().is_some_and(|holders| holders.has_main()))
+    finding.is_warning_or_worse()
+        && !(is_any_leak && finding.holders.as_ref().is_some_and(|holders| holders.has_main()))
 }

@@ -252,7 +252,7 @@ impl Diff {
 
     /// The first new finding of severity warning or worse. (Suspected and small growth may be harmless.)
     fn worst_new(&self) -> Option<&KnownFinding> {
-        self.new_findings.iter().find(|finding| finding.hurts())
+        self.new_findings.iter().find(|finding| finding.is_warning_or_worse())
     }
 
     fn concluded(&self) -> Conclusion {

@@ -148,7 +148,7 @@ impl Finding {
 
     /// Whether its severity is warning or worse.
     #[must_use]
-    pub fn hurts(&self) -> bool {
+    pub fn is_warning_or_worse(&self) -> bool {
         self.severity >= Severity::Warning
     }
 
@@ -163,7 +163,7 @@ impl Finding {
 
     /// Its first series of bytes, with the name.
     #[must_use]
-    pub fn course(&self) -> Option<(&str, &[u64])> {
+    pub fn first_series(&self) -> Option<(&str, &[u64])> {
         self.evidence.iter().find_map(|(name, value)| match value {
             Evidence::Series(values) if name.contains("_bytes") && !values.is_empty() => Some((&**name, &**values)),
             _ => None,
@@ -464,6 +464,6 @@ mod tests {
         assert_eq!(serde_json::to_value(&read).unwrap(), json);
         (json["kind"], json["severity"]) = ("a_new_kind".into(), "fatal".into());
         let read: Finding = serde_json::from_value(json).unwrap();
-        assert_eq!((&*read.kind, read.known_kind(), read.hurts()), ("a_new_kind", None, true));
+        assert_eq!((&*read.kind, read.known_kind(), read.is_warning_or_worse()), ("a_new_kind", None, true));
     }
 }

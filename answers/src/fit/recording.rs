@@ -109,7 +109,9 @@ impl Growing {
     pub fn of(report: &Report, rank: &Rank) -> Option<Self> {
         let concerns = |ranks: &[u32]| ranks.is_empty() || ranks.contains(&rank.rank);
         let leak = report.findings.iter().find(|finding| {
-            finding.known_kind().is_some_and(|kind| kind.fills()) && finding.hurts() && concerns(&finding.ranks)
+            finding.known_kind().is_some_and(|kind| kind.fills())
+                && finding.is_warning_or_worse()
+                && concerns(&finding.ranks)
         });
         let verdict = report.verdict.as_ref().filter(|verdict| concerns(&verdict.ranks))?;
         let of_device = verdict.memory.as_deref().is_none_or(|memory| memory == "device");

@@ -140,9 +140,9 @@ impl Report<'_> {
                 Share::count(leaky.iter().filter_map(|outcome| outcome.kind_right)).to_string(),
                 Share::count(leaky.iter().filter_map(|outcome| outcome.pattern_right)).to_string(),
                 Share::count(leaky.iter().map(|outcome| self.in_time(outcome))).to_string(),
-                middle(&delays(&leaky, |outcome| outcome.suspected).0, |steps| steps.to_string()),
-                middle(&alarm_steps, |steps| steps.to_string()),
-                middle(&alarm_bytes, bytes),
+                median_and_p95(&delays(&leaky, |outcome| outcome.suspected).0, |steps| steps.to_string()),
+                median_and_p95(&alarm_steps, |steps| steps.to_string()),
+                median_and_p95(&alarm_bytes, bytes),
                 Share::count(clean.iter().map(|outcome| outcome.ever_alarmed)).per_thousand(),
                 Share::count(clean.iter().map(|outcome| outcome.alarmed_at_end)).per_thousand(),
                 notified(&clean).to_string(),
@@ -194,10 +194,10 @@ impl Report<'_> {
             let (alarmed, alarmed_bytes) = delays(&of, |outcome| outcome.alarmed);
             vec![
                 rate.name().to_owned(),
-                middle(&suspected, |steps| steps.to_string()),
-                middle(&suspected_bytes, bytes),
-                middle(&alarmed, |steps| steps.to_string()),
-                middle(&alarmed_bytes, bytes),
+                median_and_p95(&suspected, |steps| steps.to_string()),
+                median_and_p95(&suspected_bytes, bytes),
+                median_and_p95(&alarmed, |steps| steps.to_string()),
+                median_and_p95(&alarmed_bytes, bytes),
             ]
         });
         table(&["rate", "steps to suspicion", "bytes", "steps to alarm", "bytes"], &rows)

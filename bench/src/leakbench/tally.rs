@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Share {
     /// The number of runs with the property.
-    pub of: u64,
+    pub hits: u64,
     /// The number of all runs.
     pub all: u64,
 }
@@ -20,26 +20,27 @@ pub struct Share {
 impl Share {
     /// The share of values that are true.
     pub fn count(what: impl IntoIterator<Item = bool>) -> Self {
-        what.into_iter().fold(Self::default(), |share, it| Self { of: share.of + u64::from(it), all: share.all + 1 })
+        what.into_iter()
+            .fold(Self::default(), |share, it| Self { hits: share.hits + u64::from(it), all: share.all + 1 })
     }
 
     /// The share itself; `None` if there are no runs.
     #[must_use]
     pub fn value(self) -> Option<f64> {
-        (self.all > 0).then(|| self.of as f64 / self.all as f64)
+        (self.all > 0).then(|| self.hits as f64 / self.all as f64)
     }
 
     /// The Wilson interval of 95 %.
     #[must_use]
     pub fn interval(self) -> (f64, f64) {
-        wilson_interval(self.of, self.all)
+        wilson_interval(self.hits, self.all)
     }
 
     /// The share for the file of results.
     #[must_use]
     pub fn json(self) -> Value {
         let (low, high) = self.interval();
-        json!({ "of": self.of, "all": self.all, "share": self.value(), "low": low, "high": high })
+        json!({ "of": self.hits, "all": self.all, "share": self.value(), "low": low, "high": high })
     }
 
     /// The share and its interval in thousandths, for small shares.
@@ -73,7 +74,7 @@ pub fn quantile(values: &[u64], share: f64) -> Option<u64> {
 
 /// The median and the value below which 95 % lie; `–` if there are no values.
 #[must_use]
-pub fn middle(values: &[u64], show: fn(u64) -> String) -> String {
+pub fn median_and_p95(values: &[u64], show: fn(u64) -> String) -> String {
     match (quantile(values, 0.5), quantile(values, 0.95)) {
         (Some(median), Some(most)) => format!("{} / {}", show(median), show(most)),
         _ => "–".to_owned(),
@@ -108,9 +109,9 @@ mod tests {
 
     #[test]
     fn intervals_and_quantiles_have_their_known_values() {
-        assert_eq!(Share { of: 8, all: 10 }.to_string(), "0.800 (0.490–0.943)");
+        assert_eq!(Share { hits: 8, all: 10 }.to_string(), "0.800 (0.490–0.943)");
         assert_eq!(Share::default().to_string(), "–");
-        assert_eq!(Share::count([true, false, true]), Share { of: 2, all: 3 });
+        assert_eq!(Share::count([true, false, true]), Share { hits: 2, all: 3 });
         assert_eq!(quantile(&[5, 1, 3], 0.5), Some(3));
         assert_eq!(quantile(&[5, 1, 3], 0.95), Some(5));
         assert_eq!(quantile(&[], 0.5), None);

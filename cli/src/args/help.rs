@@ -35,7 +35,7 @@ const GROUPS: [(&str, &[(&str, &str)]); 5] = [
             ("ledger", "Break down the device's memory into classes"),
             ("oom", "Explain failed requests: the reason, what filled the device"),
             ("frag", "Show how memory is fragmented, and which sites cause it"),
-            ("need", "Show the memory that a job needs, and the devices that have it"),
+            ("need", "Show the memory that a job needs, and sizes that suffice"),
             ("fit", "Forecast the memory of a training at other sizes"),
             ("what-if", "Replay a job under other allocator settings and limits"),
             ("export", "Export stored data in the format of another tool"),

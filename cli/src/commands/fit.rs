@@ -26,7 +26,7 @@ pub async fn run(
     screen: &Screen,
     out: &mut (dyn Write + Send),
 ) -> Result<(), Failure> {
-    refuse(args)?;
+    check(args)?;
     let request = v1::FitRequest {
         recordings: args.jobs.iter().map(recording).collect(),
         rank: args.rank,
@@ -43,18 +43,18 @@ pub async fn run(
 }
 
 /// Refuses arguments that do not form a query.
-fn refuse(args: &args::Fit) -> Result<(), Failure> {
+fn check(args: &args::Fit) -> Result<(), Failure> {
     if args.at.is_empty() && change(args).is_none() {
         return Err(Failure::usage(
-            "it is not said what to forecast: --at 16,32 (then each job with the number that it was recorded at: --job A=4), --under, --without or --checkpoint",
+            "no forecast was requested; add --at 16,32 (and the recorded size of each job: --job A=4), --under, --without or --checkpoint",
         ));
     }
     let why = match args.jobs.as_slice() {
         [one] if args.at.is_empty() || one.1.is_some() => return Ok(()),
-        [_] => "--at needs the number that was recorded, too: --job A=4 (batch, sequence, layers)",
+        [_] => "--at also needs the size at which the job was recorded: --job A=4 (batch, sequence, layers)",
         [SizedJob(_, Some(one)), SizedJob(_, Some(other))] if one != other => return Ok(()),
-        [_, _] => "two recordings need their numbers, and different ones: --job A=4 --job B=8",
-        _ => "one recording is needed, or two at different numbers: --job A=4 --job B=8",
+        [_, _] => "two recordings need their sizes, and the sizes must differ: --job A=4 --job B=8",
+        _ => "give one recording, or two of different sizes: --job A=4 --job B=8",
     };
     Err(Failure::usage(why))
 }

@@ -61,7 +61,7 @@ fn summary(note: &Diagnosis, screen: &Screen) -> String {
     });
     let text = if said { String::new() } else { format!("{} ({})", worst.title, worst.severity.name()) };
     for line in prose::hanging("Finding:  ", &text, LINES, screen).lines().filter(|_| !said) {
-        let tone = if worst.hurts() { Tone::Alert } else { Tone::Strong };
+        let tone = if worst.is_warning_or_worse() { Tone::Alert } else { Tone::Strong };
         out.push_str(&format!("{}\n", screen.paint(tone, line)));
     }
     for other in note.findings.iter().skip(1).take(OTHERS) {

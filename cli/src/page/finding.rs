@@ -65,7 +65,7 @@ fn brief(finding: &Finding, screen: &Screen) -> String {
     let mut facts = vec![finding.severity.name().to_owned()];
     facts.extend(since(finding, false).map(|since| format!("since {since}")));
     facts.extend(live(finding));
-    let course = finding.course().map(|(_, values)| format!("  {}", sparkline(&thinned(values), screen)));
+    let course = finding.first_series().map(|(_, values)| format!("  {}", sparkline(&thinned(values), screen)));
     let line = format!("{}{}", facts.join(", "), course.unwrap_or_default());
     let line = screen.wrapped(line.trim_end(), 3);
     out.push_str(&format!("   {}\n", screen.paint(Tone::Faint, &line)));
@@ -152,7 +152,7 @@ fn ranks(finding: &Finding) -> String {
 /// A curve with its range, such as `▁▃▅█  49.0 MiB to 441 MiB (live)`.
 #[must_use]
 pub fn course(finding: &Finding, screen: &Screen) -> String {
-    let Some((name, values)) = finding.course() else { return String::new() };
+    let Some((name, values)) = finding.first_series() else { return String::new() };
     let (first, last) = (values.first().copied().unwrap_or(0), values.last().copied().unwrap_or(0));
     let bars = sparkline(&thinned(values), screen);
     let (first, last) = (HumanBytes::of(first), HumanBytes::of(last));

@@ -29,7 +29,7 @@ use super::params::{Moment, Params};
 use super::trouble::Trouble;
 use crate::query::{
     AnatomyQuestion, At, BlocksQuestion, ClassesQuestion, CourseQuestion, DiffQuestion, LedgerQuestion, Place,
-    Question, Sizes, StepAt, StepEndQuestion, StepMemoryQuestion, StoreReader, TileQuestion, Wanted, WhichStep,
+    Question, SizesQuery, StepAt, StepEndQuestion, StepMemoryQuestion, StoreReader, TileQuestion, Wanted, WhichStep,
 };
 #[cfg(not(target_family = "wasm"))]
 use {
@@ -321,7 +321,7 @@ impl<A: Answering> JobViews<'_, A> {
     }
 
     /// The request of `memctl fit` with one recording, at sizes around the recorded one.
-    async fn sizes(&self) -> Result<Sizes, Trouble> {
+    async fn sizes(&self) -> Result<SizesQuery, Trouble> {
         let (selection, limit) = (self.whole()?, self.params.large("limit")?);
         let Some(size) = self.params.large("size")?.filter(|size| (1..=NUMBER_MAX).contains(size)) else {
             let why =
@@ -332,7 +332,7 @@ impl<A: Answering> JobViews<'_, A> {
             Some(bytes) => Some(bytes),
             None => self.limits().await?.first().and_then(|limit| limit.bytes()),
         };
-        Ok(Sizes { selection, size, limit })
+        Ok(SizesQuery { selection, size, limit })
     }
 
     /// The limit of the process, as its first failed request reveals it; empty if no request failed.

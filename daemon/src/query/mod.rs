@@ -51,7 +51,7 @@ pub use question::{
     AnatomyQuestion, BlocksQuestion, ClassesQuestion, CourseQuestion, DiffQuestion, Question, StepEndQuestion,
     TileQuestion,
 };
-pub use replays::{Sizes, Wanted};
+pub use replays::{SizesQuery, Wanted};
 pub use sources::Sources;
 pub use step_memory::{StepAt, StepMemoryQuestion};
 pub use tiles::Place;

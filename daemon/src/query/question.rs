@@ -26,7 +26,7 @@ use memctl_proto::v1;
 
 use super::ledger::LedgerQuestion;
 use super::moment::At;
-use super::replays::{Sizes, Wanted};
+use super::replays::{SizesQuery, Wanted};
 use super::sources::Sources;
 use super::step_memory::StepMemoryQuestion;
 use super::tiles::Place;
@@ -365,7 +365,7 @@ impl Question for Wanted {
     }
 }
 
-impl Question for Sizes {
+impl Question for SizesQuery {
     type Answer = Fit;
 
     fn selection(&self) -> Option<&v1::Selection> {

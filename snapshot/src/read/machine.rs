@@ -31,7 +31,7 @@ const CHECK_BYTES: u64 = 1 << 20;
 /// An open mark.
 pub(crate) struct Mark {
     /// Height of the stack when the mark was set.
-    pub(super) at: usize,
+    pub(super) height: usize,
     /// Whether items above it have already been moved into the list below it.
     taken_early: bool,
 }
@@ -144,8 +144,8 @@ impl<'r> Machine<'r> {
 
     fn empty_dict(&mut self) -> Result<(), SnapshotFault> {
         if let Some(mark) = self.marks.last()
-            && self.stack.len() - mark.at >= EARLY_ITEMS
-            && (self.stack.len() - mark.at).is_multiple_of(EARLY_ITEMS)
+            && self.stack.len() - mark.height >= EARLY_ITEMS
+            && (self.stack.len() - mark.height).is_multiple_of(EARLY_ITEMS)
         {
             self.take_early()?;
         }
@@ -159,12 +159,12 @@ impl<'r> Machine<'r> {
     #[cold]
     fn take_early(&mut self) -> Result<(), SnapshotFault> {
         let Some(mark) = self.marks.last_mut() else { return Ok(()) };
-        let items = &self.stack[mark.at..];
-        let below_is_list = mark.at > 0 && self.stack[mark.at - 1].kind() == Kind::List;
+        let items = &self.stack[mark.height..];
+        let below_is_list = mark.height > 0 && self.stack[mark.height - 1].kind() == Kind::List;
         if below_is_list && items.iter().all(|&item| self.heap.is_complete_item(item)) {
-            let (below, list) = (&self.stack[..mark.at - 1], self.stack[mark.at - 1]);
+            let (below, list) = (&self.stack[..mark.height - 1], self.stack[mark.height - 1]);
             mark.taken_early = true;
-            let height = mark.at;
+            let height = mark.height;
             self.heap.extend(list, items, below).map_err(|misuse| misuse.at(self.at))?;
             self.stack.truncate(height);
         }
@@ -204,7 +204,7 @@ impl<'r> Machine<'r> {
 
     /// A tuple of the topmost values. A tuple of two numbers is kept, because pools have such names.
     pub(super) fn tuple(&mut self, n: usize) -> Result<(), SnapshotFault> {
-        let floor = self.marks.last().map_or(0, |mark| mark.at);
+        let floor = self.marks.last().map_or(0, |mark| mark.height);
         let Some(from) = self.stack.len().checked_sub(n).filter(|&from| from >= floor) else {
             return Err(self.underflow());
         };
@@ -293,10 +293,11 @@ impl<'r> Machine<'r> {
     #[inline]
     pub(super) fn unmark(&mut self) -> Result<usize, SnapshotFault> {
         match self.marks.pop() {
-            Some(mark) if mark.taken_early => {
-                Err(SnapshotFault::Unsupported { what: "thousands of dicts that are not a list's", at: self.at })
-            }
-            Some(mark) => Ok(mark.at),
+            Some(mark) if mark.taken_early => Err(SnapshotFault::Unsupported {
+                what: "thousands of dicts in a row that are not items of a list",
+                at: self.at,
+            }),
+            Some(mark) => Ok(mark.height),
             None => Err(self.malformed("the end of a container that was not begun".into())),
         }
     }
@@ -313,7 +314,7 @@ impl<'r> Machine<'r> {
     /// Whether there is a value above the topmost mark.
     #[inline]
     fn above_mark(&self) -> bool {
-        self.stack.len() > self.marks.last().map_or(0, |mark| mark.at)
+        self.stack.len() > self.marks.last().map_or(0, |mark| mark.height)
     }
 
     #[inline]

@@ -45,6 +45,7 @@ mod otlp;
 mod oversize;
 mod own_daemon;
 mod page;
+mod page_made;
 mod page_replays;
 mod page_step;
 mod page_tiles;

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use memctl_analysis::{Birth, BlockMap};
 use memctl_answers::format::time::{Time, rfc3339};
-use memctl_daemon::store::{EpochEndRow, Selection, SessionKey, SqliteStore, Store as _, Which};
+use memctl_daemon::store::{EpochEndRow, Selection, SessionKey, SessionRow, SqliteStore, Store as _, Which};
 use memctl_model::{Event, Mark};
 use memctl_proto::chunk::Decoder;
 use memctl_proto::item::{Content, Packed};
@@ -25,19 +25,25 @@ pub(super) struct Level {
     pub reserved: u64,
 }
 
-/// One rank, replayed event by event.
+/// One device of a rank, replayed event by event.
 pub(super) struct Truth {
     pub rank: u32,
+    pub device: u8,
     /// The levels after each event; the first entry is the initial state.
     pub levels: Vec<Level>,
     /// The events themselves.
     pub events: Vec<Event>,
     /// The marks, by time.
     pub marks: Vec<Mark>,
-    ends: Vec<EpochEndRow>,
+    pub ends: Vec<EpochEndRow>,
 }
 
 impl Truth {
+    /// The parameters that select it.
+    pub(super) fn selection(&self) -> String {
+        format!("rank={}&device={}", self.rank, self.device)
+    }
+
     fn at_end(&self, end: &EpochEndRow) -> Level {
         self.levels[end.at_event as usize]
     }
@@ -50,17 +56,17 @@ impl Truth {
         self.levels[first..end.max(first + 1)].iter().map(|level| level.allocated).max().unwrap()
     }
 
-    fn at(&self, time_ns: u64) -> Level {
+    pub(super) fn at(&self, time_ns: u64) -> Level {
         self.levels[self.levels.partition_point(|level| level.time_ns <= time_ns) - 1]
     }
 }
 
 /// Nanoseconds since the Unix epoch.
-fn time_ns(time: &Value) -> u64 {
+pub(super) fn time_ns(time: &Value) -> u64 {
     serde_json::from_value::<Time>(time.clone()).unwrap().0
 }
 
-/// Every rank of a job, from the stored events themselves.
+/// Every device with events of every rank of a job, from the stored events themselves.
 pub(super) async fn truths(folder: &Path, job: &str) -> Vec<Truth> {
     let store = SqliteStore::open(&folder.join("memctl.db"), "a test").await.unwrap();
     let job = store.job(&Which::written(job), None).await.unwrap().unwrap();
@@ -68,37 +74,42 @@ pub(super) async fn truths(folder: &Path, job: &str) -> Vec<Truth> {
     let devices = store.devices(job.key).await.unwrap();
     let mut all = Vec::new();
     for session in store.sessions(job.key).await.unwrap() {
-        let own = devices.iter().filter(|device| device.session == session.key);
-        let device = own.max_by_key(|device| device.events).unwrap().info.index.0;
-        let chunks = store.chunks(session.key, device, Selection::default()).await.unwrap();
-        let mut map = BlockMap::new(&session.info.settings);
-        if let Some(row) = store.keyframe_before(session.key, device, 0).await.unwrap() {
-            let kind = ItemKind::try_from(row.kind).unwrap();
-            let packed = Packed { kind, payload: row.payload, unpacked_bytes: row.unpacked_bytes };
-            let Content::Keyframe(keyframe) = packed.open().unwrap() else { panic!("no keyframe") };
-            map.restore(&keyframe);
+        let own = devices.iter().filter(|device| device.session == session.key && device.events > 0);
+        for device in own.map(|device| device.info.index.0) {
+            let ends = ends.iter().filter(|end| (end.session, end.device) == (session.key, device)).cloned().collect();
+            all.push(truth(&store, &session, device, ends).await);
         }
-        let level = |time_ns, map: &BlockMap| {
-            let levels = map.levels();
-            Level { time_ns, allocated: levels.allocated_bytes, reserved: levels.reserved_bytes }
-        };
-        let (mut decoder, mut levels, mut all_events) = (Decoder::new().unwrap(), vec![level(0, &map)], Vec::new());
-        for chunk in chunks {
-            let payloads = store.payloads(session.key, &[chunk.seq]).await.unwrap();
-            let mut events = Vec::new();
-            decoder.decode(&payloads[0].1, &mut events).unwrap();
-            for event in events {
-                map.apply(&event, Birth::default());
-                levels.push(level(event.time_ns, &map));
-                all_events.push(event);
-            }
-        }
-        let own = ends.iter().filter(|end| (end.session, end.device) == (session.key, device)).cloned().collect();
-        let marks = marks(&store, session.key).await;
-        all.push(Truth { rank: session.info.rank, levels, events: all_events, marks, ends: own });
     }
     store.close().await.unwrap();
     all
+}
+
+async fn truth(store: &SqliteStore, session: &SessionRow, device: u8, ends: Vec<EpochEndRow>) -> Truth {
+    let chunks = store.chunks(session.key, device, Selection::default()).await.unwrap();
+    let mut map = BlockMap::new(&session.info.settings);
+    if let Some(row) = store.keyframe_before(session.key, device, 0).await.unwrap() {
+        let kind = ItemKind::try_from(row.kind).unwrap();
+        let packed = Packed { kind, payload: row.payload, unpacked_bytes: row.unpacked_bytes };
+        let Content::Keyframe(keyframe) = packed.open().unwrap() else { panic!("no keyframe") };
+        map.restore(&keyframe);
+    }
+    let level = |time_ns, map: &BlockMap| {
+        let levels = map.levels();
+        Level { time_ns, allocated: levels.allocated_bytes, reserved: levels.reserved_bytes }
+    };
+    let (mut decoder, mut levels, mut all_events) = (Decoder::new().unwrap(), vec![level(0, &map)], Vec::new());
+    for chunk in chunks {
+        let payloads = store.payloads(session.key, &[chunk.seq]).await.unwrap();
+        let mut events = Vec::new();
+        decoder.decode(&payloads[0].1, &mut events).unwrap();
+        for event in events {
+            map.apply(&event, Birth::default());
+            levels.push(level(event.time_ns, &map));
+            all_events.push(event);
+        }
+    }
+    let marks = marks(store, session.key).await;
+    Truth { rank: session.info.rank, device, levels, events: all_events, marks, ends }
 }
 
 async fn marks(store: &SqliteStore, session: SessionKey) -> Vec<Mark> {
@@ -114,22 +125,22 @@ async fn marks(store: &SqliteStore, session: SessionKey) -> Vec<Mark> {
 }
 
 /// A job's answers.
-struct Asked<'p> {
-    port: &'p Port,
-    job: &'static str,
+pub(super) struct Asked<'p> {
+    pub port: &'p Port,
+    pub job: &'p str,
 }
 
 impl Asked<'_> {
-    fn view(&self, asked: &str) -> Value {
+    pub(super) fn view(&self, asked: &str) -> Value {
         json(&get(self.port, &format!("/api/v1/jobs/{}/{asked}", self.job)))
     }
 }
 
-fn number(of: &Value) -> u64 {
+pub(super) fn number(of: &Value) -> u64 {
     of.as_u64().unwrap_or_else(|| panic!("no number: {of}"))
 }
 
-fn rows(of: &Value) -> &[Value] {
+pub(super) fn rows(of: &Value) -> &[Value] {
     of.as_array().map_or(&[], Vec::as_slice)
 }
 
@@ -138,13 +149,13 @@ fn sum(of: &Value, name: &str) -> u64 {
 }
 
 /// The floor at every epoch's end is the lowest level from there to the last epoch's end, and ends with its level.
-fn floors(asked: &Asked<'_>, truth: &Truth) {
-    let answer = asked.view(&format!("timeline?rank={}&points=600&floor=true", truth.rank));
+pub(super) fn floors(asked: &Asked<'_>, truth: &Truth) {
+    let answer = asked.view(&format!("timeline?{}&points=600&floor=true", truth.selection()));
     let floor: Vec<(u64, u64)> = rows(&answer["ranks"][0]["floor"])
         .iter()
         .map(|step| (time_ns(&step["until"]), number(&step["allocated_bytes"])))
         .collect();
-    let name = format!("{} rank {}", asked.job, truth.rank);
+    let name = format!("{} {}", asked.job, truth.selection());
     assert!(floor.is_sorted() && floor.is_sorted_by_key(|(_, bytes)| *bytes), "{name}");
     let last = truth.ends.last().unwrap();
     assert_eq!(floor.last(), Some(&(last.time_ns, last.counters.allocated_bytes)), "{name}");
@@ -157,10 +168,10 @@ fn floors(asked: &Asked<'_>, truth: &Truth) {
 }
 
 /// Asserts that the change between two epochs' ends is the difference of their levels.
-fn differences(asked: &Asked<'_>, truth: &Truth) {
+pub(super) fn differences(asked: &Asked<'_>, truth: &Truth) {
     for pair in truth.ends.windows(2) {
         let [early, late] = pair else { continue };
-        let path = format!("flame?rank={}&from=epoch:{}&at=epoch:{}", truth.rank, early.epoch, late.epoch);
+        let path = format!("flame?{}&from=epoch:{}&at=epoch:{}", truth.selection(), early.epoch, late.epoch);
         let answer = asked.view(&path);
         let net =
             number(&answer["calls"][0]["grown_bytes"]) as i64 - number(&answer["calls"][0]["shrunk_bytes"]) as i64;
@@ -172,26 +183,32 @@ fn differences(asked: &Asked<'_>, truth: &Truth) {
 }
 
 /// Asserts that a ledger is that of the requested moment.
-fn ledgers(asked: &Asked<'_>, truth: &Truth) {
+pub(super) fn ledgers(asked: &Asked<'_>, truth: &Truth) {
     let (first_ns, last_ns) = (truth.levels[1].time_ns, truth.levels.last().unwrap().time_ns);
     let between = |part: u64| first_ns + (last_ns - first_ns) / 7 * part;
     let times = [1, 3, 5, 6].map(between).map(|time_ns| (rfc3339(time_ns), truth.at(time_ns)));
     let ends = truth.ends.iter().map(|end| (format!("epoch:{}", end.epoch), truth.at_end(end)));
     for (at, level) in times.into_iter().chain(ends) {
-        let answer = asked.view(&format!("ledger?rank={}&at={at}", truth.rank));
+        let answer = asked.view(&format!("ledger?{}&at={at}", truth.selection()));
         let answer = &answer["ranks"][0];
         let sums = [
             number(&answer["allocated_bytes"]),
             sum(&answer["classes"], "live_bytes"),
             number(&answer["allocated_bytes"]) + number(&answer["cached_bytes"]),
         ];
-        assert_eq!(sums, [level.allocated, level.allocated, level.reserved], "{} rank {} {at}", asked.job, truth.rank);
+        assert_eq!(
+            sums,
+            [level.allocated, level.allocated, level.reserved],
+            "{} {} {at}",
+            asked.job,
+            truth.selection()
+        );
     }
 }
 
 /// Asserts that the classes of a boundary sum to its allocated bytes, and those of a slot to the slot's peak.
-fn classes(asked: &Asked<'_>, truth: &Truth) {
-    let answer = asked.view(&format!("classes?rank={}", truth.rank));
+pub(super) fn classes(asked: &Asked<'_>, truth: &Truth) {
+    let answer = asked.view(&format!("classes?{}", truth.selection()));
     let points = rows(&answer["points"]);
     assert!(points.len() > truth.ends.len(), "{}", asked.job);
     for point in points {
@@ -203,14 +220,14 @@ fn classes(asked: &Asked<'_>, truth: &Truth) {
     let part = (last_ns - first_ns) / 3;
     let closer = format!("&since={}&until={}", rfc3339(first_ns + part), rfc3339(first_ns + part + part / 9));
     for range in [String::new(), closer] {
-        let answer = asked.view(&format!("classes?rank={}{range}", truth.rank));
+        let answer = asked.view(&format!("classes?{}{range}", truth.selection()));
         let mut until_ns = None;
         for slot in rows(&answer["slots"]) {
             let [from, until] = ["from", "until"].map(|name| time_ns(&slot[name]));
             assert!(until_ns.is_none_or(|before| before == from), "{} {slot}: slots follow each other", asked.job);
             until_ns = Some(until);
             let all: u64 = rows(&slot["bytes"]).iter().map(number).sum();
-            assert_eq!(all, truth.most(from, until), "{} rank {} {slot}", asked.job, truth.rank);
+            assert_eq!(all, truth.most(from, until), "{} {} {slot}", asked.job, truth.selection());
         }
         assert!(until_ns.is_some(), "{}", asked.job);
     }

@@ -16,7 +16,7 @@ const sample = (at: number, epoch: number, min: number, max: number, last = min)
 });
 const course = [sample(0, 0, 1, 9), sample(10, 0, 3, 8), sample(20, 1, 2, 9), sample(30, 1, 5, 9), sample(40, 1, 0, 1)];
 
-test('the floor is drawn up to the last boundary, at its level there, whatever the last point of the picture holds', () => {
+test('the floor ends at the last boundary with the level there, even if the last drawn point has another level', () => {
   const at = (ms: number): string => new Date(ms).toISOString();
   const floor = floorOf({
     rank: 0,
@@ -61,7 +61,7 @@ test('only what is in view becomes a path', () => {
 
 describe('zooming', () => {
   const all = { from: 0, to: 100 };
-  test('keeps what is under the cursor, and stays within', () => {
+  test('keeps the time under the cursor in place, and stays within the recording', () => {
     expect(zoomed(all, all, 0.5, 25)).toEqual({ from: 12.5, to: 62.5 });
     expect(zoomed({ from: 0, to: 50 }, all, 4, 10)).toEqual(all);
     const close = zoomed(all, all, 1e-9, 50);

@@ -29,17 +29,17 @@ function Bar({ of, most }: { of: Setting; most: number }): JSX.Element {
 }
 
 function Row({ of, group, device }: { of: Setting; group: Group; device: RankReplays }): JSX.Element {
-  const takes = device.recommended?.allocator_conf === of.allocator_conf && group.isFirst && of !== group.recorded;
+  const isRecommended = device.recommended?.allocator_conf === of.allocator_conf && group.isFirst && of !== group.recorded;
   const failed = of.out_of_memory;
   // (A replay that ended early held less memory, and cannot be compared.)
   const isCompared = of !== group.recorded && failed === null && group.recorded.out_of_memory === null;
   const change = isCompared ? of.peak_reserved_bytes - group.recorded.peak_reserved_bytes : 0;
   return (
-    <tr class={takes ? 'chosen' : undefined}>
+    <tr class={isRecommended ? 'chosen' : undefined}>
       <th scope="row" class="name">
         <code>{nameOfSetting(of).split(',').map((part, at, all) => <Fragment key={part}>{part}{at + 1 < all.length && <>,<wbr /></>}</Fragment>)}</code>
         {of === group.recorded && <span class="faint"> as recorded</span>}
-        {takes && <strong> ★ recommended</strong>}
+        {isRecommended && <strong> ★ recommended</strong>}
       </th>
       <td class="bar-cell"><Bar of={of} most={group.most} /></td>
       <td class="number"><Bytes of={of.peak_reserved_bytes} /></td>
@@ -60,21 +60,21 @@ function Row({ of, group, device }: { of: Setting; group: Group; device: RankRep
 
 const HEADS = [
   { text: 'Setting' },
-  { text: 'Peak: allocated within reserved' },
+  { text: 'Peak of allocated and reserved memory' },
   { text: 'Reserved', number: true },
   { text: 'Change', number: true },
   { text: 'Driver calls', number: true },
   { text: 'Retries', number: true },
-  { text: 'To know before it is used' },
+  { text: 'Before you use it' },
 ];
 
 /** The limits under which settings were replayed, and their source. */
 function limitsSaid(of: Group[], isAsked: boolean): string {
   const [low, high] = of.map((group) => group.limit).filter((limit) => limit !== null);
   if (low === undefined) return '';
-  if (isAsked) return `Replayed where the process may have ${bytes(low)}. `;
+  if (isAsked) return `Replayed under a limit: the process may reserve ${bytes(low)}. `;
   const told = high === undefined ? `it may have ${bytes(low)}` : `it may have between ${bytes(Math.min(low, high))} and ${bytes(Math.max(low, high))}: both are replayed`;
-  return `A request of this process failed, which tells that ${told}. `;
+  return `A request of this process failed, which shows that ${told}. `;
 }
 
 function Device({ of, isAsked }: { of: RankReplays; isAsked: boolean }): JSX.Element {
@@ -82,7 +82,7 @@ function Device({ of, isAsked }: { of: RankReplays; isAsked: boolean }): JSX.Ele
   // The replay of the recorded settings, under the first limit (or none) with which no request fails.
   const again = found.find((group) => group.recorded.out_of_memory === null)?.recorded;
   const more = again === undefined ? 0 : again.peak_reserved_bytes - of.recorded.peak_reserved_bytes;
-  const begun = more === 0 ? '' : `What was in use when the recording began is requested again below, under every setting: so the recorded settings come to ${bytes(again?.peak_reserved_bytes)} here and came to ${bytes(of.recorded.peak_reserved_bytes)} in the recording. Compare the bars with each other.`;
+  const begun = more === 0 ? '' : `Every replay below first requests what was in use when the recording began. So the recorded settings reserve ${bytes(again?.peak_reserved_bytes)} here, and reserved ${bytes(of.recorded.peak_reserved_bytes)} in the recording. Compare the bars with each other.`;
   return (
     <>
       <p class={of.exact ? 'faint' : 'inexact'}>
@@ -98,7 +98,7 @@ function Device({ of, isAsked }: { of: RankReplays; isAsked: boolean }): JSX.Ele
       {found.map((group) => (
         <Table
           key={String(group.limit)}
-          caption={group.limit === null ? 'Settings, without a limit: no request fails' : `Settings, where the process may have ${bytes(group.limit)}`}
+          caption={group.limit === null ? 'Settings, without a limit: no request fails' : `Settings under a limit of ${bytes(group.limit)}`}
           heads={HEADS}
         >
           {group.settings.map((setting) => <Row key={setting.allocator_conf} of={setting} group={group} device={of} />)}
@@ -106,7 +106,7 @@ function Device({ of, isAsked }: { of: RankReplays; isAsked: boolean }): JSX.Ele
       ))}
       <ul class="legend">
         <li><i class="key used" />highest allocated</li>
-        <li><i class="key held" />highest reserved: what the process takes from the device</li>
+        <li><i class="key held" />highest reserved: what the process isRecommended from the device</li>
         {of.settings.some((setting) => setting.limit_bytes !== null) && <li><i class="key limit" />the limit</li>}
       </ul>
     </>
@@ -131,7 +131,7 @@ export function Settings({ job, limit, size }: { job: JobAddress; limit: string;
     go({ view: 'settings', job: to.device === undefined ? here : addressIn(job, to.device, ranks), limit: to.limit ?? limit, ...(at === '' ? {} : { size: at }) }, true);
   };
   // (A daemon replays one process at a time: the second request would only wait for the first.)
-  const isReplayed = settings.answer !== null || settings.trouble !== null;
+  const hasResponse = settings.answer !== null || settings.trouble !== null;
   return (
     <main>
       <p class="trail">
@@ -145,7 +145,7 @@ export function Settings({ job, limit, size }: { job: JobAddress; limit: string;
           <DeviceChoice ranks={ranks} chosen={rank} to={(device) => { show({ device }); }} />
           {file === null && (
             <label>
-              The process may have{' '}
+              Memory limit of the process{' '}
               <input type="search" class="few" placeholder="40GiB" value={limit} onChange={(event) => { show({ limit: event.currentTarget.value.trim() }); }} />
             </label>
           )}
@@ -154,7 +154,7 @@ export function Settings({ job, limit, size }: { job: JobAddress; limit: string;
       <section aria-labelledby="settings">
         <h2 id="settings">Settings</h2>
         {!isSize ? (
-          <p class="prose trouble" role="alert">{`${limit} is no size; one is written as 40GiB or 512MiB.`}</p>
+          <p class="prose trouble" role="alert">{`${limit} is not a size. Write it as 40GiB or 512MiB.`}</p>
         ) : settings.answer === null ? (
           <Waiting trouble={trouble ?? settings.trouble} what="the replay" />
         ) : (
@@ -164,7 +164,7 @@ export function Settings({ job, limit, size }: { job: JobAddress; limit: string;
           </>
         )}
       </section>
-      <Sizes job={job} asked={asked} limit={most} size={size} isFree={isSize && isReplayed} waits={isSize && !isReplayed && trouble === null} show={(to) => { show({ size: to }); }} />
+      <Sizes job={job} asked={asked} limit={most} size={size} isFree={isSize && hasResponse} waits={isSize && !hasResponse && trouble === null} show={(to) => { show({ size: to }); }} />
     </main>
   );
 }

@@ -142,7 +142,7 @@ export function Sizes({ job, asked, limit, size, isFree, waits, show }: Asking):
         )
       )}
       {file === null && size !== '' && number === null && (
-        <p class="prose trouble" role="alert">{`${size} is no size; one is a whole number from 1 to ${count(SIZE_MAX)}.`}</p>
+        <p class="prose trouble" role="alert">{`${size} is not a size. Write it as a whole number from 1 to ${count(SIZE_MAX)}.`}</p>
       )}
       {number !== null && fit.answer === null && (isAsked || waits) && <Waiting trouble={fit.trouble} what="the forecast" />}
       {number !== null && fit.answer !== null && <Told of={fit.answer} isAsked={memory !== null} />}

@@ -32,7 +32,7 @@ def _page(job: Optional[str], height: int) -> object:
         document = _command.ask("report", name, limit_s=LIMIT_S)
     except _command.Refusal as refusal:
         return View(f"no report: {refusal}")
-    place = " ".join(map(shlex.quote, [name, *_command.place()]))
+    place = " ".join(map(shlex.quote, [name, *_command.connection_flags()]))
     text = f"memctl: the report about job {name}; in a terminal, `memctl diagnose {place}` prints it"
     return Page(document, f"GPU memory report about job {name}", max(100, int(height)), text)
 

@@ -2,7 +2,7 @@
 //!
 //! Guarantees: the sentence states the measurement first, then its meaning, and nothing else.
 
-use memctl_model::verdict::{duration, in_time};
+use memctl_model::verdict::{bytes_in_duration, duration};
 use memctl_model::{Boundary, Cause, Finding, HumanBytes, Judged, NotJudged, Pattern, Severity};
 
 use super::{places, until};
@@ -37,7 +37,7 @@ pub(in crate::judge) fn growing(
 /// `Live memory has grown 682 MiB in 9 s on rank 0, allocated in f (x.py:3), and it was not given back`.
 fn grown(inputs: &VerdictInputs<'_>, shown: &Shown<'_>) -> String {
     let course = shown.course;
-    let what = in_time(course.gained, course.seconds());
+    let what = bytes_in_duration(course.gained, course.seconds());
     let freed = match course.way {
         Way::Kept | Way::Sum if course.given_back => ", and it was given back only at the end of the recording",
         Way::Kept | Way::Sum => ", and it was not given back",

@@ -152,7 +152,7 @@ async fn fit(asked: &Asked, connection: &mut Connection) -> Result<Said, Failure
     let under = asked.bytes("under")?.map(Change::Under);
     let change = text("without").map(Change::Without).or(text("checkpoint").map(Change::Checkpoint)).or(under);
     if asked.numbers("at").is_empty() && change.is_none() {
-        return Err(Failure::usage("it is not said what to forecast: at, under, without or checkpoint"));
+        return Err(Failure::usage("no forecast was requested; give `at`, `under`, `without` or `checkpoint`"));
     }
     let of = |SizedJob(job, size): &SizedJob| v1::SizedRecording {
         selection: Some(v1::Selection { job: job.clone(), ..v1::Selection::default() }),

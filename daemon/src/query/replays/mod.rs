@@ -35,7 +35,7 @@ use crate::streams::Streams;
 use cache::Cache;
 pub use settings::Wanted;
 pub(super) use settings::replayed;
-pub use sizes::Sizes;
+pub use sizes::SizesQuery;
 pub(super) use sizes::{fitted, recorded};
 
 /// How long to wait for another replay to end.

@@ -25,7 +25,7 @@ const EVENTS_MAX: u64 = 1 << 20;
 pub(super) type Key = (SessionId, u64, u8, u64, Option<u64>);
 
 /// The parameters of a forecast.
-pub struct Sizes {
+pub struct SizesQuery {
     /// One process.
     pub selection: v1::Selection,
     /// The size at which it was recorded.
@@ -40,15 +40,14 @@ impl Replays {
         self: Arc<Self>,
         store: Arc<dyn Store>,
         streams: &Streams,
-        wanted: Sizes,
+        wanted: SizesQuery,
     ) -> Result<Fit, ReadError> {
-        let Sizes { selection, size, limit } = wanted;
+        let SizesQuery { selection, size, limit } = wanted;
         let one = One::find(&*store, streams, &selection).await?;
         may_be_replayed(&one.completeness, one.events)?;
         if one.events > EVENTS_MAX {
-            let is_fitted =
-                one.events <= REQUESTS_MAX as u64 && one.is_meant_by_rank(&*store, streams, selection).await;
-            let command = is_fitted.then(|| command(&one.job.id, one.rank, size));
+            let can_fit = one.events <= REQUESTS_MAX as u64 && one.is_meant_by_rank(&*store, streams, selection).await;
+            let command = can_fit.then(|| command(&one.job.id, one.rank, size));
             return Err(ReadError::NotNow(refusal(command.as_deref())));
         }
         let key = (one.session, one.events, one.device, size, limit);
@@ -133,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_command_is_named_as_it_is_taken_and_only_where_it_helps() {
+    fn a_command_is_quoted_for_the_shell_and_only_named_if_it_can_help() {
         assert_eq!(command("a b", 3, 8), "memctl fit --job 'a b=8' --rank 3 --at 16");
         assert_eq!(command("j", 0, NUMBER_MAX), format!("memctl fit --job j={NUMBER_MAX} --rank 0 --at {NUMBER_MAX}"));
         assert!(refusal(Some("memctl fit")).contains("`memctl fit` replays them"));
