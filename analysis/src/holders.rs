@@ -13,7 +13,7 @@ use crate::wording::opening;
 
 /// Maximum number of holders that a sentence names; the others are counted.
 const NAMED: usize = 3;
-/// If one holder has at least half of the blocks, a holder of less than one in this many blocks is counted and not
+/// If the first holder has at least half of the blocks, a holder of less than 1/`FEW` of the blocks is counted and not
 /// named.
 const FEW: u32 = 20;
 
@@ -27,7 +27,7 @@ pub fn of_finding(finding: &Finding, id: &str, asked: &[HoldersAsked]) -> Option
     let told = own.iter().rfind(names).or_else(|| own.iter().rfind(answers)).or(own.last())?;
     let (growth, pace) = match &told.outcome {
         Ok(found) => {
-            let both = |holder| (growth(holder, found, told, &own), pace(holder, found, told, &own));
+            let both = |holder| (growth(holder, found, told, &own), length_growth(holder, found, told, &own));
             found.holders.iter().map(both).unzip()
         }
         Err(_) => (Vec::new(), Vec::new()),
@@ -36,7 +36,7 @@ pub fn of_finding(finding: &Finding, id: &str, asked: &[HoldersAsked]) -> Option
     Some(FindingHolders { asked: (*told).clone(), growth, pace, sentence })
 }
 
-/// Whether an earlier answer of the process could still show how much longer a holder became.
+/// Whether the growth in length of a holder is not known yet, and an earlier answer of the process could show it.
 #[must_use]
 pub fn is_pace_open(told: &FindingHolders) -> bool {
     let Ok(found) = &told.asked.outcome else { return false };
@@ -46,7 +46,7 @@ pub fn is_pace_open(told: &FindingHolders) -> bool {
     found.holders.iter().zip(&told.pace).any(is_open)
 }
 
-/// Whether an earlier answer of the process could still show how a holder grew.
+/// Whether the growth of a holder is not known yet, and an earlier answer of the process could show it.
 #[must_use]
 pub fn is_growth_open(told: &FindingHolders) -> bool {
     let Ok(found) = &told.asked.outcome else { return false };
@@ -56,8 +56,9 @@ pub fn is_growth_open(told: &FindingHolders) -> bool {
     found.epoch.is_some() && found.holders.iter().zip(&told.growth).any(is_open)
 }
 
-/// Whether a holder query was about this finding's blocks. For a graph, all lines of the function were asked about, and
-/// otherwise exactly the finding's: another line of the function may have another holder.
+/// Whether a holder query was about this finding's blocks. For a graph, the query
+/// has the finding's id or its site. Otherwise it is about the same function and exactly the finding's lines, because
+/// another line of the function may have another holder.
 #[must_use]
 pub fn is_about(asked: &HoldersAsked, finding: &Finding, id: &str) -> bool {
     use FindingKind::{EvalGraph, GraphKept, HiddenChain};
@@ -88,7 +89,12 @@ fn growth(
 }
 
 /// The growth in length since the first earlier answer of the same process that measures the same holder.
-fn pace(holder: &TensorHolder, found: &HoldersFound, told: &HoldersAsked, own: &[&HoldersAsked]) -> Option<HolderPace> {
+fn length_growth(
+    holder: &TensorHolder,
+    found: &HoldersFound,
+    told: &HoldersAsked,
+    own: &[&HoldersAsked],
+) -> Option<HolderPace> {
     let (length_now, identity) = (holder.length?, holder.identity);
     if !is_only(found, identity) {
         return None;
@@ -122,9 +128,9 @@ fn sentence(asked: &HoldersAsked, growth: &[Option<HolderGrowth>]) -> String {
     let when =
         found.epoch.map_or_else(|| format!(" at {}", clock(asked.asked_ns)), |epoch| format!(" in epoch {epoch}"));
     let of = match u64::from(found.asked_blocks) {
-        _ if found.live_blocks == 1 => "the one block that lived there".to_owned(),
-        all if all >= found.live_blocks => format!("all {} blocks that lived there", grouped(found.live_blocks)),
-        some => format!("{} of the {} blocks that lived there", grouped(some), grouped(found.live_blocks)),
+        _ if found.live_blocks == 1 => "the one live block of this site".to_owned(),
+        all if all >= found.live_blocks => format!("all {} live blocks of this site", grouped(found.live_blocks)),
+        some => format!("{} of the {} live blocks of this site", grouped(some), grouped(found.live_blocks)),
     };
     let who = &asked.process;
     let cut = if found.complete { "" } else { " The search is not complete." };
@@ -251,14 +257,14 @@ mod tests {
         assert_eq!(
             told(&[asked(1, Ok(found(3, vec![list(1_440)])))]).unwrap(),
             "Held in epoch 3 by list `KEPT` of module `__main__`, 1,440 tensors. Rank 0 was asked about 256 of the 1,440 \
-             blocks that lived there."
+             live blocks of this site."
         );
         let few = TensorHolder { blocks: 6, tensors: None, sentence: "a dict".into(), kind: "dict".into(), ..list(1) };
         let several = HoldersFound { complete: false, live_blocks: 256, ..found(3, vec![few.clone(), few]) };
         assert_eq!(
             told(&[asked(1, Ok(several))]).unwrap(),
-            "Held in epoch 3 by a dict (6 of 256 blocks); a dict (6 of 256 blocks). Rank 0 was asked about all 256 blocks that \
-             lived there. For 244 of these no holder was found. The search is not complete."
+            "Held in epoch 3 by a dict (6 of 256 blocks); a dict (6 of 256 blocks). Rank 0 was asked about all 256 live blocks \
+             of this site. For 244 of these no holder was found. The search is not complete."
         );
         let most = TensorHolder { blocks: 250, ..list(1_440) };
         let few = TensorHolder { blocks: 2, sentence: "attribute `grad`".into(), ..list(1) };
@@ -276,7 +282,7 @@ mod tests {
         assert_eq!(
             told(std::slice::from_ref(&none)).unwrap(),
             "No Python object was found that holds these blocks; rank 0 was asked in epoch 3 about 256 of the 1,440 \
-             blocks that lived there. Not looked at: Objects of C extensions."
+             live blocks of this site. Not looked at: Objects of C extensions."
         );
         let failed = asked(3, Err("it did not answer.".into()));
         assert_eq!(

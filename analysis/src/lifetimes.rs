@@ -2,8 +2,8 @@
 //! be drawn without another replay.
 //!
 //! Guarantees: the blocks and segments that exist after the n-th event are those with `from <= n < to`. Memory is
-//! proportional to the initial state and the events of the range. Contradictions are not resolved: a recording that
-//! contradicts itself gives lifetimes that overlap.
+//! proportional to the initial state and the events of the range. An allocation at an address that is in use ends
+//! the lifetime there. Other contradictions are not resolved: they give lifetimes that overlap.
 
 use std::collections::BTreeMap;
 
@@ -107,12 +107,12 @@ impl Lives {
         }
         let blocks = state.segments.iter().flat_map(|segment| &segment.blocks).chain(&state.loose);
         for block in blocks.filter(|block| block.usage != BlockUse::Inactive) {
-            lives.there(block);
+            lives.add_existing(block);
         }
         lives
     }
 
-    fn there(&mut self, block: &BlockState) {
+    fn add_existing(&mut self, block: &BlockState) {
         let birth = Birth { epoch: block.birth_epoch, step: block.birth_step, phase: block.birth_phase };
         self.live(BlockLife {
             addr: block.addr,
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn segments_come_and_go_and_pages_in_other_pieces_than_they_came() {
+    fn pages_may_be_unmapped_in_other_ranges_than_they_were_mapped() {
         let mut lives = Lives::new(&state());
         let birth = Birth::default();
         let page = 20 << 20;

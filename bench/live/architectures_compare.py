@@ -2,8 +2,8 @@
 
 Each file is imported into a separate store and queried for its steps, its findings and the classes of the blocks at the
 peak. The script counts how often the number of steps is right, reported as not found, or wrong, and how often there is
-a warning. It also measures for how many bytes of known class memctl's class is right. Ends with 1 if steps are wrong or
-a warning exists.
+a warning. It also measures for how many bytes of known class memctl's class is right. Ends with 1 if steps are wrong,
+if windows were found in place of steps, or if a warning exists.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-//! Limits on input. Each is checked before memory is allocated because of a sender's claim.
+//! Limits on input. A size that a sender claims is checked against its limit before memory is allocated for it.
 
 /// Events in one chunk: with 64k the varint columns stay in the L2 cache, at a cost of 0.03 byte per event against
 /// 256k.
@@ -37,8 +37,8 @@ pub const LABEL_BYTES_MAX: usize = 256;
 pub const LABELS_MAX: usize = 64;
 /// Devices of one session.
 pub const DEVICES_MAX: usize = 64;
-/// Chunks between two regular keyframes: 4 × 64k events are replayed in about 10 ms, and a keyframe is small in
-/// comparison.
+/// The fewest chunks between two regular keyframes: 4 × 64k events are replayed in about 10 ms, and a keyframe is small
+/// in comparison.
 pub const KEYFRAME_CHUNKS: u64 = 4;
 
 /// Points of a timeline, per rank: more than any screen has columns.

@@ -1,7 +1,7 @@
 """A summary of this process as one flat dict: PyTorch's counters, and the daemon's verdict if it answers in time.
 
-Guarantees: CUDA is never initialised, and no counter is reset. The daemon is asked by a process of its own, and the
-caller waits no longer than it allows. Nothing raises: a reason is a value of the dict.
+Guarantees: CUDA is never initialised, and no counter is reset. A separate process asks the daemon, and the
+caller waits at most for the time that it allows. No exception is raised: the dict contains the reason instead.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def of_daemon(limit_s: float) -> dict[str, Any]:
 
 
 def _of_rank(ranks: list[dict[str, Any]]) -> dict[str, Any]:
-    """This process's row: its floor is the level at the last epoch's end, when nothing of the epoch is in use."""
+    """The figures of this process's row. The floor is the level at the end of the last epoch."""
     mine = next((row for row in ranks if row["rank"] == SESSION.status().get("rank")), None)
     if mine is None:
         return {}

@@ -1,5 +1,5 @@
-//! The lower level of recording, for torch versions that cannot be hooked. It takes counters and blocks that Python has
-//! read.
+//! Recording at the level `blocks`, for torch versions that cannot be hooked. Python reads counters and blocks, and
+//! passes them to these functions.
 //!
 //! Guarantees: one malformed segment causes the whole snapshot to be refused. No partial snapshot is sent.
 

@@ -2,7 +2,7 @@
 //!
 //! Guarantees: searches take at most a hundredth of the elapsed time, plus [`SAVED_MAX`] of saved time at once. After a
 //! search that took more, the next one must wait longer. The budget of a search is spent when the trainer gets the
-//! request, and the unused part is credited afterwards. A compromised daemon cannot slow a training by more than that.
+//! request, and the unused part is credited afterwards. So even a compromised daemon cannot exceed this limit.
 
 use std::time::{Duration, Instant};
 
@@ -34,7 +34,7 @@ impl Allowance {
     }
 
     /// How long the next search must wait; `None` if it may begin.
-    pub fn rest(&mut self, now: Instant) -> Option<Duration> {
+    pub fn wait(&mut self, now: Instant) -> Option<Duration> {
         self.save(now);
         let missing = u64::try_from(1 - self.saved_us).ok().filter(|missing| *missing > 0)?;
         Some(Duration::from_micros(missing).saturating_mul(SHARE))
@@ -62,7 +62,7 @@ mod tests {
         let (mut allowance, mut now, mut taken) = (Allowance::new(start), start, Duration::ZERO);
         let budget = Duration::from_millis(400);
         while now < start + Duration::from_secs(3_600) {
-            match allowance.rest(now) {
+            match allowance.wait(now) {
                 Some(rest) => now += rest,
                 None => {
                     allowance.spend(budget, now);
@@ -78,13 +78,13 @@ mod tests {
         let now = Instant::now();
         let mut allowance = Allowance::new(now);
         allowance.spend(Duration::from_secs(10), now);
-        let rest = allowance.rest(now).unwrap();
+        let rest = allowance.wait(now).unwrap();
         assert!((900..=901).contains(&rest.as_secs()), "{rest:?}");
-        assert!(allowance.rest(now + rest - Duration::from_secs(1)).is_some());
+        assert!(allowance.wait(now + rest - Duration::from_secs(1)).is_some());
         allowance.give_back(Duration::from_millis(9_900));
-        assert_eq!(allowance.rest(now + rest), None);
+        assert_eq!(allowance.wait(now + rest), None);
         // The saved time has a maximum.
         allowance.spend(Duration::from_secs(1), now + Duration::from_secs(1 << 20));
-        assert!(allowance.rest(now + Duration::from_secs(1 << 20)).is_some());
+        assert!(allowance.wait(now + Duration::from_secs(1 << 20)).is_some());
     }
 }

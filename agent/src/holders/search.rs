@@ -122,7 +122,7 @@ impl Search {
     fn begin(&mut self, ask: Ask, now: Instant, live: impl Fn(&[StackId], usize) -> LiveSample) {
         self.region.withdraw_holders();
         self.under_way = None;
-        if let Some(rest) = self.allowance.rest(now) {
+        if let Some(rest) = self.allowance.wait(now) {
             let words = format!(
                 "searches may pause the process for at most a hundredth of its time; ask again in {} s",
                 rest.as_secs() + 1

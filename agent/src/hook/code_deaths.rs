@@ -1,7 +1,7 @@
-//! Tracks deaths of code objects. With them, the address of an instruction always identifies one line.
+//! Tracks deaths of code objects, so that the address of an instruction always identifies one line.
 //!
-//! Guarantees: after a code object that was on a recorded stack has died, no earlier key is produced again. Code that
-//! is later placed at its address therefore counts as new. A death costs one test of a bit.
+//! Guarantees: after a code object that was on a recorded stack has died, all stacks get new keys (`first_key`). Code
+//! that is later placed at its address therefore counts as new. A death costs one test of a bit.
 //!
 //! The interpreter reports deaths through `PyCode_AddWatcher` (3.12 and later), which the Python side calls.
 //! Sub-interpreters would have to be watched one by one, but torch does not run in them.
@@ -9,7 +9,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Number of bits for code objects, by address (8 KiB). A training has a few thousand code objects on its stacks. When
-/// two share a bit, the death of one that was not on a stack costs one look-up of every stack.
+/// two share a bit and only one was on a stack, the death of the other one changes the keys too. Then every stack is
+/// looked up once more than necessary.
 const BITS: usize = 1 << 16;
 
 static SEEN: [AtomicU64; BITS / 64] = [const { AtomicU64::new(0) }; BITS / 64];

@@ -68,7 +68,7 @@ pub struct Trail {
 /// Number of lines that are remembered, for about 40 frames.
 const LINES: usize = 64;
 /// A trail is taken again after this many walks. Taking it costs a second walk of about 40 ns.
-const ANEW: u32 = 16;
+const WALKS_PER_TRAIL: u32 = 16;
 
 impl Default for Trail {
     fn default() -> Self {
@@ -91,7 +91,7 @@ impl Trail {
     #[inline(always)]
     unsafe fn follow(&mut self, innermost: usize) {
         self.walks = self.walks.wrapping_add(1);
-        if self.walks % ANEW == 1 {
+        if self.walks % WALKS_PER_TRAIL == 1 {
             // SAFETY: promised by the caller.
             unsafe { self.take(innermost) };
         }

@@ -1,7 +1,7 @@
 //! The files of a local service, all in its data folder, and the locks that allow only one service per folder.
 //!
-//! Guarantees: a lock is held until its holder is dropped or its process ends in any way. A file without its lock has
-//! no meaning.
+//! Guarantees: a lock is held until its holder is dropped or its process ends in any way. A lock file that
+//! no process has locked has no meaning.
 
 use std::fs::{File, TryLockError};
 use std::io::{Error, ErrorKind, Write as _};

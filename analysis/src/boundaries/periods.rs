@@ -3,7 +3,8 @@
 //!
 //! Guarantees: three passes; memory is bounded by [`REQUESTS_MAX`]. Requests are rejected if they do not recur evenly
 //! over at least half of the recording. Recordings are rejected if their stacks show a model or a user's line, because
-//! even repetition within a call is a layer. Rounds are rejected if they keep most of what they allocate.
+//! what repeats evenly there may be layers of one call. Rounds are rejected if they keep most of what they
+//! allocate.
 
 use std::collections::HashMap;
 
@@ -119,6 +120,6 @@ fn cut(events: impl Iterator<Item = Event>, request: Request) -> Vec<Span> {
         }
         last_ns = event.time_ns;
     }
-    // What follows the last visit may be a round or a teardown. This cannot be known, so it does not count as a round.
+    // What follows the last such request may be a round or a teardown. This cannot be known, so it is not a round.
     rounds
 }

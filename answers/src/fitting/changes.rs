@@ -1,7 +1,8 @@
 //! The peak with a change: without a site, or with modules checkpointed.
 //!
 //! Guarantees: the saving is the difference of two replays. Refuses a site or a module that the recording does not
-//! have, and names those that it has; refuses to checkpoint if forward and backward passes cannot be distinguished.
+//! have, and names up to [`NAMED_MAX`] that it has. Refuses to checkpoint if forward and backward passes cannot be
+//! distinguished.
 
 use std::collections::HashMap;
 
@@ -18,11 +19,12 @@ use crate::naming::{is_named, place};
 
 /// The limitation of a peak without a site.
 pub(super) const WITHOUT: &str =
-    "What the program would do instead: memory that moves to the host may come back for a moment.";
+    "Memory that the program would use instead: data that moves to the host may come back to the device for a moment.";
 /// The limitations of a peak with checkpointing.
 pub(super) const CHECKPOINT: [&str; 2] = [
-    "Time: the repeated share is of the bytes that forward passes ask for, not of their work.",
-    "Which of a module's blocks is its result is concluded: the largest of the last call that stays. What the second forward needs besides, such as saved states of random numbers, is not counted.",
+    "Time: the repeated share is a share of the bytes that forward passes request, not of their computing time.",
+    "Which block is a module's result: of the last operation whose blocks stay, the largest block is taken. \
+     Memory that only the second forward pass needs, such as saved states of random numbers, is not counted.",
 ];
 /// Names that an error lists at most.
 const NAMED_MAX: usize = 8;
@@ -60,8 +62,8 @@ pub(super) fn without(site: &str, fit: &Fit, meaning: &Meaning) -> Result<(Witho
         requests: requests as u64,
         peak_allocated_bytes: after.0,
         peak_reserved_bytes: after.1,
-        saves_allocated_bytes: less(before.0, after.0),
-        saves_reserved_bytes: less(before.1, after.1),
+        saves_allocated_bytes: saved_bytes(before.0, after.0),
+        saves_reserved_bytes: saved_bytes(before.1, after.1),
     };
     Ok((without, script))
 }
@@ -84,7 +86,7 @@ pub(super) fn checkpoint(name: &str, fit: &Fit, meaning: &Meaning) -> Result<(Ch
             }
         }
         known.truncate(NAMED_MAX);
-        let known = if known.is_empty() { "none that calls others".to_owned() } else { known.join(", ") };
+        let known = if known.is_empty() { "none calls another module".to_owned() } else { known.join(", ") };
         return Err(Refused::NoModule { name: name.to_owned(), known });
     }
     let edited = checkpointed(fit.script(), &calls, meaning);
@@ -97,8 +99,8 @@ pub(super) fn checkpoint(name: &str, fit: &Fit, meaning: &Meaning) -> Result<(Ch
         calls: edited.calls as u64,
         peak_allocated_bytes: after.0,
         peak_reserved_bytes: after.1,
-        saves_allocated_bytes: less(before.0, after.0),
-        saves_reserved_bytes: less(before.1, after.1),
+        saves_allocated_bytes: saved_bytes(before.0, after.0),
+        saves_reserved_bytes: saved_bytes(before.1, after.1),
         repeated_share: edited.repeated_bytes as f64 / edited.forward_bytes.max(1) as f64,
     };
     Ok((checkpoint, edited.script))
@@ -130,7 +132,7 @@ pub(super) fn outcome(fit: &Fit, script: &Script) -> (u64, u64) {
 }
 
 /// The bytes by which the second is less than the first.
-pub(super) fn less(before: u64, after: u64) -> i64 {
+pub(super) fn saved_bytes(before: u64, after: u64) -> i64 {
     let difference = i128::from(before) - i128::from(after);
     i64::try_from(difference).unwrap_or(if difference < 0 { i64::MIN } else { i64::MAX })
 }

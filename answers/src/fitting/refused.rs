@@ -37,8 +37,8 @@ pub enum Refused {
     },
     /// The modules keep nothing for a backward pass.
     #[error(
-        "nothing that {0} made was given back in a backward pass: the recording has none behind it, or these modules are \
-         checkpointed already"
+        "nothing that {0} allocated was freed in a backward pass: the recording has no backward pass after it, or \
+         these modules are checkpointed already"
     )]
     NothingKept(String),
     /// The answer is no longer wanted.

@@ -15,7 +15,7 @@ use memctl_replay::fit::measures::{Form, Going, QUANTIZED, QUANTIZED_MIN, RANKS_
 use memctl_replay::{Conf, Limit, Version};
 
 use super::Meaning;
-use super::changes::{checkpointed, less, outcome};
+use super::changes::{checkpointed, outcome, saved_bytes};
 use super::refused::{Refused, Wanted};
 use crate::Frame;
 use crate::fit::{Gone, Growing, Held, Holder, LeftOut, Measure, Peak, Under};
@@ -157,7 +157,7 @@ struct Weighing<'a> {
 impl Weighing<'_> {
     fn add(&mut self, kind: &'static str, what: String, peak_reserved_bytes: u64, arithmetic: String) {
         let is_enough = peak_reserved_bytes <= self.limit;
-        let saves_bytes = less(self.reserved, peak_reserved_bytes);
+        let saves_bytes = saved_bytes(self.reserved, peak_reserved_bytes);
         self.measures.push(Measure {
             kind: kind.into(),
             what,

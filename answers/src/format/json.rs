@@ -26,11 +26,11 @@ pub fn line(out: &mut dyn Write, value: &impl Serialize) -> io::Result<()> {
     write(out, value, Escaping(CompactFormatter))
 }
 
-/// A text as a string, with its quotation marks.
+/// A text as a JSON string, in quotation marks.
 #[must_use]
 pub fn text(value: &str) -> String {
     let mut out = Vec::new();
-    // Memory can be written to, and what a formatter of JSON writes is text.
+    // Writing into a `Vec` cannot fail, and a JSON formatter writes valid UTF-8.
     let _ = value.serialize(&mut serde_json::Serializer::with_formatter(&mut out, Escaping(CompactFormatter)));
     String::from_utf8_lossy(&out).into_owned()
 }

@@ -7,10 +7,10 @@ use memctl_model::{HumanBytes, SessionInfo, Sharing};
 use memctl_replay::advice::{cautions, conclusion, conclusion_between, recommended};
 use memctl_replay::{self as replay, Agreement, Limit, Outcome, Version};
 
-use super::{Begins, Named, Running};
+use super::{Begins, NamedTrial, Running};
 use crate::what_if::{At, Ended, Rank, Recommended, Recorded, Replayed, Setting};
 
-impl Named {
+impl NamedTrial {
     fn cautions(&self, baseline: &Outcome, outcome: &Outcome, sharing: Sharing) -> Vec<String> {
         // Garbage collection takes place only under a limit.
         let is_met = |key: &str| self.limit == Limit::None || key != "garbage_collection_threshold";
@@ -110,7 +110,7 @@ impl Running {
 /// the two ends of a known interval, the sentences consider both.
 fn advised(
     agreement: &Agreement,
-    trials: &[Named],
+    trials: &[NamedTrial],
     outcomes: &[Outcome],
     is_interval: bool,
 ) -> (Vec<String>, Option<Recommended>) {
@@ -154,7 +154,7 @@ struct Group<'t> {
 }
 
 /// The group that begins at the trial `first`.
-fn group_at<'t>(trials: &'t [Named], outcomes: &'t [Outcome], first: usize) -> Option<Group<'t>> {
+fn group_at<'t>(trials: &'t [NamedTrial], outcomes: &'t [Outcome], first: usize) -> Option<Group<'t>> {
     let (own, others) = trials.get(first..)?.split_first()?;
     let (baseline, rest) = outcomes.get(first..)?.split_first()?;
     let rest = others.iter().zip(rest).take_while(|(it, _)| it.limit == own.limit);

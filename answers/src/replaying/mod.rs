@@ -3,9 +3,9 @@
 //!
 //! Guarantees: one pass; memory in proportion to the live blocks and the trials, not to the number of events; the
 //! result states what the figures do not cover (`figures`). Refuses recordings of an allocator that packs inside the
-//! driver; for a trial with one, there are bounds.
+//! driver. If only a trial uses such an allocator, the result has bounds for that trial.
 //!
-//! If a session does not name its version of torch, both rules for the choice among equally large blocks are tried. If
+//! If a session does not name its torch version, the two likeliest rules for equally large blocks are tried. If
 //! the other rule reproduces the recording, [`Replaying::wants_other_rule`] requests another replay by that rule.
 //! (Over 400 lines: one pass over an export, from its first part to the result of each device.)
 
@@ -32,7 +32,7 @@ use crate::what_if::{At, Ended, Rank};
 /// Why nothing can be replayed.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplayError {
-    /// What came is not what it should be.
+    /// A message is invalid.
     #[error(transparent)]
     Wire(#[from] memctl_proto::WireError),
     /// A chunk does not decode.
@@ -50,7 +50,7 @@ pub struct Question {
     pub settings: Vec<String>,
     /// Limits; none when empty.
     pub limits: Vec<Limit>,
-    /// The limits are the two ends of what is known of one.
+    /// Whether `limits` has the lower and the upper end of an interval that contains the real limit.
     pub is_interval: bool,
     /// Events of a device after which the replay is given up; `None` = all.
     pub events_max: Option<u64>,
@@ -58,7 +58,7 @@ pub struct Question {
     pub from: Option<u64>,
     /// The last step.
     pub until: Option<u64>,
-    /// By the other rule for equally large blocks than the version suggests; for sessions that do not name theirs.
+    /// Whether to replay by the second likeliest rule for equally large blocks. Used if a session names no version.
     pub by_other_rule: bool,
 }
 
@@ -74,9 +74,9 @@ pub struct Replaying {
     pub not_looked_at: Vec<String>,
     /// Settings that the allocator of a rank would refuse, in words.
     pub refused: Option<String>,
-    /// A device has more events than were asked for: nothing is said of it.
+    /// A device has more events than [`Question::events_max`]. Its replay was given up, and `ranks` does not have it.
     pub is_too_long: bool,
-    /// A device whose session does not name its version is repeated by the other rule for equally large blocks.
+    /// Whether the caller should replay again, with [`Question::by_other_rule`]: only the other rule fits a device.
     pub wants_other_rule: bool,
 }
 
@@ -103,23 +103,23 @@ struct Before {
 struct Running {
     map: BlockMap,
     replays: SideBySide,
-    /// Whose rules.
+    /// The torch version whose rules the replay follows.
     version: Version,
     /// The recording by the other rule for equally large blocks, if it is unknown which one applies.
     other: Option<Follow>,
-    /// Whether it is replayed again, by the rule that was the other one.
+    /// Whether this is the second replay, which [`Question::by_other_rule`] requested.
     is_second: bool,
-    trials: Vec<Named>,
+    trials: Vec<NamedTrial>,
     differs_at: Option<At>,
     device_allocs: u64,
     device_frees: u64,
     begins: Begins,
     is_interval: bool,
-    /// What hands the process's memory on.
+    /// The features by which the process shares or registers its memory.
     sharing: Sharing,
 }
 
-struct Named {
+struct NamedTrial {
     text: String,
     conf: Conf,
     /// What the allocator would accept without effect.
@@ -203,7 +203,7 @@ impl Replaying {
         for &limit in &limits {
             // The recorded settings come first, because the others are compared with them.
             let (text, conf) = (settings.conf.clone(), own.clone());
-            named.push(Named { text, conf, remarks: Vec::new(), limit, is_bounded: false });
+            named.push(NamedTrial { text, conf, remarks: Vec::new(), limit, is_bounded: false });
             for text in texts.iter().filter(|text| **text != settings.conf) {
                 let (conf, remarks, is_bounded) = match Conf::parse(text, version) {
                     Ok((conf, remarks)) => (conf, remarks, false),
@@ -213,11 +213,11 @@ impl Replaying {
                         return;
                     }
                 };
-                named.push(Named { text: text.clone(), conf, remarks, limit, is_bounded });
+                named.push(NamedTrial { text: text.clone(), conf, remarks, limit, is_bounded });
             }
         }
         let segments = &keyframe.segments;
-        let trial = |it: &Named| match it.is_bounded {
+        let trial = |it: &NamedTrial| match it.is_bounded {
             true => Trial::bounded(it.limit, segments),
             false => Trial::new(it.conf.clone(), it.limit, segments, Start::Afresh),
         };

@@ -4,7 +4,7 @@
 //! [`BOUND_BY`] of the run. (A rare key or the longest record may come later.) The kinds and their distributions were
 //! fixed before any detector was run. Only [`FULL_BY`] was changed later. The README lists the kinds and the changes.
 //!
-//! (Over 400 lines: twenty kinds of growth, each in a short function, beside the table that names them.)
+//! (Over 400 lines: twenty-two kinds of growth in short functions, beside the table that names them.)
 
 use super::base::Base;
 use super::causes::{Size, weights};
@@ -27,7 +27,7 @@ pub enum Kind {
     CacheAtRandom,
     /// A cache whose keys are drawn from a distribution with a long tail (sequence lengths, words).
     CacheLongTail,
-    /// One of these caches that begins to fill late.
+    /// A cache by sample or at random that begins to fill late.
     CacheLate,
     /// Batches that are longer in each epoch, and a buffer that grows with them for a while.
     Curriculum,
@@ -150,11 +150,11 @@ impl Kind {
 pub struct Plan {
     /// The kind of growth.
     pub kind: Kind,
-    /// The size of the growth at a time.
+    /// The size of one added tensor.
     pub size: Size,
     /// The place in a step.
     pub place: Place,
-    /// The site that allocates it.
+    /// The sites that allocate it.
     pub sites: Vec<Site>,
     /// The seed of all further draws.
     pub seed: u64,
@@ -493,8 +493,8 @@ fn held_over(growing: &mut Growing<'_>) {
     }
 }
 
-/// After each epoch the weights are kept if they are among the k best so far. Then the worst of the k copies is
-/// removed.
+/// After each epoch the weights are kept if they are among the k best so far. If there are then k + 1 copies, the worst
+/// one is removed.
 fn best_few(growing: &mut Growing<'_>) {
     let k = growing.draw.int(1, 3) as usize;
     let weights: Vec<u64> = weights(growing.base).collect();

@@ -28,7 +28,7 @@ pub enum Cuts {
 
 /// The first windows of a live process.
 const FIRST_NS: u64 = 250_000_000;
-/// A later window lasts a thirty-second of the time since the first window began, but at most this.
+/// The maximum length of a later window. Its length is 1/[`SHARE`] of the time since the first window began.
 const USUAL_NS: u64 = 1_000_000_000;
 const SHARE: u64 = 32;
 /// The length of a window without events.

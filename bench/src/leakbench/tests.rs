@@ -70,7 +70,7 @@ fn tables(stream: &Stream, every: usize) -> Vec<SiteTable> {
 }
 
 #[test]
-fn runs_repeat_contradict_nothing_and_hold_what_they_leak() {
+fn runs_are_reproducible_and_consistent_and_contain_their_leaks() {
     let corpus = corpus(View::Marked);
     for number in 0..Cause::TRAINING.len() as u64 {
         let (run, again) = (corpus.make(true, number), corpus.make(true, number));
@@ -101,7 +101,7 @@ fn runs_repeat_contradict_nothing_and_hold_what_they_leak() {
 }
 
 #[test]
-fn a_clean_run_differs_from_its_training_by_what_grows_alone() {
+fn a_clean_run_differs_from_its_training_only_by_benign_growth() {
     let corpus = corpus(View::Marked);
     let mut grew = 0;
     for number in 0..12 {

@@ -55,7 +55,7 @@ pub async fn run(args: &args::Baseline, global: &Global, out: &mut (dyn Write + 
     if let Some(line) = saved_leaks(&baseline.profile.findings).filter(|_| !global.quiet) {
         eprintln!("memctl: {}", safe(&line));
     }
-    // With several runs, the others only widen what is allowed: which they are must be known.
+    // With several runs, the others only widen what is allowed, so the output names them.
     let others: Vec<&str> = profiles.iter().skip(1).map(|profile| profile.job.as_str()).collect();
     let others = if others.is_empty() { String::new() } else { format!(", and the spread of {}", others.join(", ")) };
     let peak = baseline.profile.most(|rank| rank.peak_allocated_bytes).map_or(0, |bytes| bytes);

@@ -109,7 +109,7 @@ impl Answer {
             };
             writeln!(out, "read      {}{without}", plural(self.items_read, "item"))?;
         } else {
-            writeln!(out, "read      what is stored of items, not the items (--deep)")?;
+            writeln!(out, "read      the rows about items, not the items themselves (--deep reads both)")?;
         }
         for problem in &self.problems {
             let item = problem.item.map_or(String::new(), |item| format!("item {item} of "));

@@ -1,6 +1,6 @@
 //! `memctl holders`: finds which Python objects of a running process hold the tensors of a site.
 //!
-//! This command searches nothing itself. The process searches at the end of a step, within the budget.
+//! This command searches nothing itself. The process searches in slices, within the budget.
 
 use std::io::Write;
 

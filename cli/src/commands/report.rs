@@ -56,7 +56,7 @@ pub async fn run(
         if args.markdown {
             return Ok(page::markdown::page(&dossier));
         }
-        written(connection, selection, &dossier, (args.size, args.device_memory), now).await
+        rendered_html(connection, selection, &dossier, (args.size, args.device_memory), now).await
     })
     .await;
     let text = text.map_err(|failure| unrecorded::explained(global, &job, failure))?;
@@ -81,10 +81,10 @@ pub async fn html(
     now: Timestamp,
 ) -> Result<String, Failure> {
     let dossier = gather(connection, selection.clone(), global).await?;
-    written(connection, selection, &dossier, (None, None), now).await
+    rendered_html(connection, selection, &dossier, (None, None), now).await
 }
 
-async fn written(
+async fn rendered_html(
     connection: &mut Connection,
     selection: v1::Selection,
     dossier: &Dossier,
@@ -111,26 +111,27 @@ async fn gather(connection: &mut Connection, selection: v1::Selection, global: &
     let course_of = v1::Selection { ranks: drawn(&report, RANKS_DRAWN), ..job.clone() };
     let span = span(&report, &rank);
     let replay = match is_called_for(&report) {
-        true => told(client::diagnosis(connection, job.clone()).await)?.ok().and_then(|note| note.replay),
+        true => part_or_reason(client::diagnosis(connection, job.clone()).await)?.ok().and_then(|note| note.replay),
         false => None,
     };
     let parts = Parts {
-        course: told(course(connection, course_of, POINTS, global).await)?,
-        failures: told(client::oom(connection, job, false).await)?,
-        peak: told(sites(connection, &one, Some(Moment::Peak(true))).await)?,
+        course: part_or_reason(course(connection, course_of, POINTS, global).await)?,
+        failures: part_or_reason(client::oom(connection, job, false).await)?,
+        peak: part_or_reason(sites(connection, &one, Some(Moment::Peak(true))).await)?,
         early: match span.early {
-            Some(epoch) => told(sites(connection, &one, Some(Moment::EpochEnd(epoch))).await)?,
+            Some(epoch) => part_or_reason(sites(connection, &one, Some(Moment::EpochEnd(epoch))).await)?,
             None => Err("a difference needs two epoch ends".to_owned()),
         },
-        late: told(sites(connection, &one, span.late.map(Moment::EpochEnd)).await)?,
-        ledger: told(at_peak(connection, one).await)?,
+        late: part_or_reason(sites(connection, &one, span.late.map(Moment::EpochEnd)).await)?,
+        ledger: part_or_reason(at_peak(connection, one).await)?,
         replay,
     };
     Ok(Dossier::new(report, parts))
 }
 
-/// If a part cannot be computed for this job, the reason becomes part of the report. An unreachable daemon is an error.
-fn told<T>(answer: Result<T, Failure>) -> Result<Part<T>, Failure> {
+/// If a part cannot be computed for this job, the reason becomes part of the report. An unreachable daemon and a
+/// missing permission are errors.
+fn part_or_reason<T>(answer: Result<T, Failure>) -> Result<Part<T>, Failure> {
     match answer {
         Ok(answer) => Ok(Ok(answer)),
         Err(failure) if matches!(failure.outcome, Outcome::Unreachable | Outcome::NotAllowed) => Err(failure),

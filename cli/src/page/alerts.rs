@@ -84,7 +84,7 @@ pub fn alerts(alerts: &Alerts, screen: &Screen) -> String {
     out
 }
 
-/// The part of the jobs that these alerts, or their absence, are about.
+/// How many jobs were analysed for alerts, which were not judged, and which grow for an unknown reason.
 fn looked_at(watched: &Watched, none: bool, screen: &Screen) -> String {
     if watched.jobs == 0 {
         return if none { "No job is stored, so nothing was judged.\n".to_owned() } else { String::new() };
@@ -215,7 +215,7 @@ pub fn answers(answers: &Answers, screen: &Screen) -> String {
 }
 
 impl Page for Rules {
-    /// The page is the TOML file itself. Where a table is required, the output is this list of names.
+    /// The names of the rules. `memctl alerts rules` prints the TOML file instead of this page.
     fn page(&self, _: &Screen) -> String {
         self.rules.iter().map(|rule| format!("{}\n", safe(&rule.name))).collect()
     }

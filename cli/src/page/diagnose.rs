@@ -14,7 +14,7 @@ use crate::render::text::safe;
 const LINES: usize = 16;
 /// Maximum number of other findings that are named below the summary.
 const OTHERS: usize = 2;
-/// The number of the answer that the curve follows.
+/// The index, from 0, of the answer after which the curve is shown.
 const GROWTH: usize = 1;
 
 impl Page for Diagnosis {

@@ -11,19 +11,19 @@
 
 use super::name::value;
 
-/// The launch's name; `None` if the launch runs on one node, or if nothing says on how many.
-pub fn of(words: &[String], environment: &dyn Fn(&str) -> Option<String>) -> Option<String> {
+/// The launch's name; `None` if it runs on one node, if the number of nodes is unknown, or if nothing gives a name.
+pub fn launch_name(words: &[String], environment: &dyn Fn(&str) -> Option<String>) -> Option<String> {
     let set = |name: &str| environment(name).map(|value| value.trim().to_owned()).filter(|value| !value.is_empty());
     mpi(&set).or_else(|| slurm(&set)).or_else(|| torchrun(words, &set)).or_else(|| accelerate(words))
 }
 
-type Set<'a> = &'a dyn Fn(&str) -> Option<String>;
+type Lookup<'a> = &'a dyn Fn(&str) -> Option<String>;
 
-fn number(set: Set<'_>, name: &str) -> Option<u32> {
+fn number(set: Lookup<'_>, name: &str) -> Option<u32> {
     set(name)?.parse().ok()
 }
 
-fn mpi(set: Set<'_>) -> Option<String> {
+fn mpi(set: Lookup<'_>) -> Option<String> {
     const SIZES: [(&str, &str); 2] =
         [("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"), ("MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE")];
     let is_larger = |(all, local): &(&str, &str)| Some(number(set, all)? > number(set, local)?);
@@ -32,7 +32,7 @@ fn mpi(set: Set<'_>) -> Option<String> {
     Some(format!("mpi/{name}"))
 }
 
-fn slurm(set: Set<'_>) -> Option<String> {
+fn slurm(set: Lookup<'_>) -> Option<String> {
     let nodes = number(set, "SLURM_STEP_NUM_NODES").unwrap_or(1);
     let is_heterogeneous = number(set, "SLURM_HET_SIZE").is_some_and(|size| size > 1);
     if nodes < 2 && !is_heterogeneous {
@@ -44,7 +44,7 @@ fn slurm(set: Set<'_>) -> Option<String> {
     Some(format!("slurm/{cluster}/{job}.{step}"))
 }
 
-fn torchrun(words: &[String], set: Set<'_>) -> Option<String> {
+fn torchrun(words: &[String], set: Lookup<'_>) -> Option<String> {
     const NAMES: [&str; 3] = ["torchrun", "torch.distributed.run", "torch.distributed.launch"];
     let at = words.iter().position(|word| NAMES.contains(&word.rsplit('/').next().unwrap_or_default()))?;
     let given = |flag: &str, variable: &str| value(&words[at + 1..], flag).or_else(|| set(variable));
@@ -76,7 +76,9 @@ mod tests {
 
     fn launch(line: &str, variables: &[(&str, &str)]) -> Option<String> {
         let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
-        of(&words, &|name| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned()))
+        launch_name(&words, &|name| {
+            variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned())
+        })
     }
 
     #[test]

@@ -57,7 +57,7 @@ pub async fn join(command: &[OsString], name: &Name, global: &Global) -> Option<
         return None;
     }
     let words: Vec<String> = command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
-    let launch = launch::of(&words, &|name| std::env::var(name).ok())?;
+    let launch = launch::launch_name(&words, &|name| std::env::var(name).ok())?;
     let Some(shared) = data_dirs::of_all_nodes(&|name| std::env::var_os(name).map(PathBuf::from)) else {
         let variable = data_dirs::NODES_VARIABLE;
         say(

@@ -1,8 +1,10 @@
-//! The audit log: deletions, silences, tokens created or revoked, tests of receivers, and refused attempts at these.
+//! The audit log: deletions by callers or by retention, silences, tokens created or revoked, tests of receivers, holder
+//! searches, and refused attempts at these. Refused attempts to push to a session are included.
 //!
 //! Guarantees: each of these actions has an entry in the store and a log line with target `audit`. Other refused calls
-//! have only the log line. Texts are cut and have no control characters. A repeated refusal of one caller is recorded at
-//! most once a second, and at most eight different ones, so that they do not load the store. Refusals of unknown callers, however many, never prevent the
+//! have only the log line. Texts are cut and have no control characters. The same
+//! refusal of one caller is recorded at most once a second. Of different refusals of one caller, at most eight are
+//! recorded per second. So refusals do not load the store. Refusals of unknown callers, however many, never prevent the
 //! record of a known caller's refusal. Entries contain no secrets.
 
 use std::collections::HashMap;
@@ -15,7 +17,7 @@ use crate::store::{AuditRow, Store};
 
 /// Limit of the characters of a text.
 const TEXT_MAX: usize = 512;
-/// At most one refusal of a caller's action is recorded within this time.
+/// The same refusal of a caller is recorded at most once within this time.
 const REFUSED_EVERY: Duration = Duration::from_secs(1);
 /// The most refusals that are remembered for this limit.
 const REMEMBERED_MAX: usize = 1_024;

@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::store::opening::{hash, same};
+use crate::store::opening::{equal_in_constant_time, hash};
 use crate::store::{SecretHash, Store, StoreError, TokenRow};
 
 /// The prefix of a token. Scanners can find tokens that leaked into a repository by it.
@@ -114,7 +114,7 @@ impl Tokens {
     /// The store does not respond, and it has not returned the token within [`AWAY_MAX`].
     pub async fn find(&self, token: &Token, now_ns: u64) -> Result<Row, StoreError> {
         let row = self.row(token.id).await?;
-        Ok(row.filter(|row| same(&row.secret, &token.secret) && row.counts(now_ns)))
+        Ok(row.filter(|row| equal_in_constant_time(&row.secret, &token.secret) && row.counts(now_ns)))
     }
 
     async fn row(&self, id: u64) -> Result<Row, StoreError> {

@@ -22,7 +22,7 @@ use crate::access::gate::TENANT_HEADER;
 use crate::access::rights::{Need, need};
 use crate::access::{Caller, Gate, Proof, Refusal, subject};
 use crate::listen::Peer;
-use crate::store::opening::{hash, same};
+use crate::store::opening::{equal_in_constant_time, hash};
 
 /// The cookie that holds a token.
 const TOKEN_COOKIE: &str = "memctl-token";
@@ -94,7 +94,7 @@ fn secret() -> Result<String, getrandom::Error> {
 
 /// Compares two texts in constant time.
 fn equal(shown: &str, known: &str) -> bool {
-    same(&hash(shown.as_bytes()), &hash(known.as_bytes()))
+    equal_in_constant_time(&hash(shown.as_bytes()), &hash(known.as_bytes()))
 }
 
 /// The value of a cookie with this name.

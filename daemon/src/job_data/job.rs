@@ -26,7 +26,8 @@ pub(crate) struct Found {
     pub devices: Vec<DeviceRow>,
     /// Processes of the job that were not selected.
     pub others: Vec<SessionRow>,
-    /// Sessions that a later one has replaced: of a process that attached again, or of an earlier run.
+    /// Sessions that a later one has replaced: its process attached again, its rank was imported again, or it had ended
+    /// before another launch began.
     pub earlier: Vec<SessionRow>,
     /// The names of all its processes.
     processes: HashMap<SessionKey, Process>,
@@ -146,7 +147,7 @@ fn check(
 }
 
 /// The job with all its processes. Processes that are not selected are also needed to determine the usual values.
-pub(crate) async fn everybody(
+pub(crate) async fn with_all_processes(
     store: &dyn Store,
     found: &Arc<Found>,
     selection: &v1::Selection,

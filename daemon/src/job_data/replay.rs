@@ -88,7 +88,8 @@ impl<'a> Replay<'a> {
         self.at_event
     }
 
-    /// The time of the keyframe at which the replay started; `None` if it started at the session's first event.
+    /// The time of the keyframe at which the replay started; `None` if no keyframe was
+    /// found, so that it started with an empty state.
     pub fn started_ns(&self) -> Option<u64> {
         self.started_ns
     }
@@ -136,7 +137,8 @@ impl<'a> Replay<'a> {
         Ok(())
     }
 
-    /// Checks that a chunk begins at the current state. An exception are events that were dropped or lost before it.
+    /// Checks that a chunk begins at the current state or before it. A gap is accepted only if items are missing in the
+    /// session and none of its events has expired.
     fn expect(&mut self, chunk: &ChunkRow) -> Result<(), ReadError> {
         if chunk.index.first_event <= self.at_event {
             return Ok(());
@@ -149,7 +151,7 @@ impl<'a> Replay<'a> {
     }
 
     fn expired(&self) -> ReadError {
-        ReadError::Expired { what: format!("rank {} behind event {}", self.session.info.rank, self.at_event) }
+        ReadError::Expired { what: format!("rank {} after event {}", self.session.info.rank, self.at_event) }
     }
 
     fn apply(

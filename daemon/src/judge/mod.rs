@@ -318,7 +318,7 @@ impl Judge {
         asked: &Arc<Found>,
         everybody: &Arc<Found>,
     ) -> Result<(Explained, Vec<Finding>), ReadError> {
-        let seen = self.watch(everybody.job.key);
+        let seen = self.watch(with_all_processes.job.key);
         let mut seen = seen.lock().await;
         let keep = |bytes| self.keep(everybody.job.key, bytes);
         let (mut explained, ()) = tokio::try_join!(

@@ -58,7 +58,7 @@ pub(super) async fn anatomy(
     let classed = known.of(&keyframe);
     let mut sums = Shares::default();
     classed.iter().for_each(|(class, block)| sums.add(*class, block.size));
-    let told = Told::new(&classed, &resolve);
+    let told = Breakdown::new(&classed, &resolve);
     Ok(Anatomy {
         schema: SCHEMA,
         job: answer::found_job(&found, streams),
@@ -80,7 +80,7 @@ pub(super) async fn anatomy(
     })
 }
 
-struct Told {
+struct Breakdown {
     modules: Vec<Held>,
     parts: Vec<Part>,
     modules_left_out: u64,
@@ -88,7 +88,7 @@ struct Told {
     left_out_bytes: u64,
 }
 
-impl Told {
+impl Breakdown {
     fn new(classed: &[(Class, &BlockState)], resolve: &dyn Fn(StackId) -> Stack) -> Self {
         let order: Vec<StackId> = classed.iter().map(|(_, block)| block.stack).collect();
         let known = Modules::new(&order, resolve);
@@ -168,7 +168,7 @@ mod tests {
         let blocks: Vec<BlockState> =
             (1..=300).flat_map(|line| [block(line, 512), block(line, u64::from(line))]).collect();
         let classed: Vec<(Class, &BlockState)> = blocks.iter().map(|block| (Class::Activations, block)).collect();
-        let told = Told::new(&classed, &resolve);
+        let told = Breakdown::new(&classed, &resolve);
         assert_eq!((told.parts.len(), told.parts_left_out), (PARTS_MAX, 44));
         assert_eq!(told.left_out_bytes, (1..=44).map(|line| 512 + line).sum::<u64>());
         let first = &told.parts[0];

@@ -17,7 +17,7 @@ use crate::store::{ChunkRow, EpochEndRow, SessionRow, Store};
 /// The most chunks that are replayed per rank: two million events, some tens of milliseconds. Rollups are precise
 /// enough for earlier chunks.
 pub(super) const REPLAY_CHUNKS: usize = 32;
-/// The most steps in an answer.
+/// The most steps of the floor (times of one level) in an answer.
 const STEPS_MAX: usize = 2_048;
 
 /// The last boundary, as a number of events and as a time.

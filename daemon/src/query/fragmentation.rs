@@ -16,7 +16,7 @@ use super::answer;
 use super::answer::frames;
 use super::scope::Scope;
 use crate::job_data::error::ReadError;
-use crate::job_data::job::{everybody, find};
+use crate::job_data::job::{find, with_all_processes};
 use crate::judge::Judge;
 use crate::store::Store;
 use crate::streams::Streams;
@@ -29,7 +29,8 @@ pub(super) async fn fragmentation(
     selection: &v1::Selection,
 ) -> Result<Fragmentation, ReadError> {
     let found = Arc::new(find(&**store, selection).await?);
-    let (explained, findings) = judge.explained(&found, &everybody(&**store, &found, selection).await?).await?;
+    let (explained, findings) =
+        judge.explained(&found, &with_all_processes(&**store, &found, selection).await?).await?;
     let reports = explained.fragmentation.iter().zip(&explained.churn).zip(&explained.analysed);
     let ranks = reports.map(|((report, churn), &session)| {
         let process = found.process(session).name.clone();

@@ -17,7 +17,7 @@ use memctl_proto::{StackDictionary, v1};
 
 use super::answer;
 use crate::job_data::error::ReadError;
-use crate::job_data::job::{Found, everybody, find};
+use crate::job_data::job::{Found, find, with_all_processes};
 use crate::job_data::stacks::dictionary;
 use crate::judge::holders::{concerns, keep, stacks_of};
 use crate::judge::{Judge, Range};
@@ -149,7 +149,7 @@ async fn worst(
     found: &Arc<Found>,
     selection: &v1::Selection,
 ) -> Result<Wanted, ReadError> {
-    let everybody = everybody(&**store, found, selection).await?;
+    let everybody = with_all_processes(&**store, found, selection).await?;
     let judgement = judge.judgement(&everybody, found, Range::default(), false).await?;
     let verdict = judgement.verdict(judge.activity(found), found.has_failed());
     let of_asked = |finding: &Finding| found.sessions.iter().any(|session| concerns(finding, found, session));

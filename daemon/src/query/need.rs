@@ -1,8 +1,10 @@
 //! Answers `memctl need`: what a job's processes need, and which sizes of devices have it.
 //!
-//! Guarantees: the peaks decide most sizes. At most [`RANKS_MAX`] devices are replayed for the others, those with the
-//! highest need, one at a time and as for `memctl what-if`. If the peaks decide every size, one device is replayed for
-//! the request that fails on the next smaller size, unless its recording is long. A replay ends with its request.
+//! Guarantees: for most sizes, the recorded peaks show whether the size suffices. For the other sizes, at most
+//! [`REPLAYS_MAX`] devices are replayed, one at a time, as for `memctl what-if`: those with the highest need. If the
+//! peaks decide every size, one device is replayed for
+//! the request that fails on the next smaller size, unless its recording is long. If the client
+//! disconnects, its replay ends.
 //! Refuses: more than [`SIZES_MAX`] sizes.
 
 use std::cmp::Reverse;
@@ -20,7 +22,7 @@ use super::sources::Sources;
 use crate::job_data::error::ReadError;
 
 /// The most devices that are replayed.
-const RANKS_MAX: usize = 4;
+const REPLAYS_MAX: usize = 4;
 /// The most sizes of a question, besides the usual ones. Each takes memory of its own in a replay.
 const SIZES_MAX: usize = 16;
 
@@ -69,18 +71,18 @@ impl Remarks {
 fn chosen(report: &Report, rows: &mut [Row], sizes: &[DeviceSize]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..rows.len()).collect();
     order.sort_by_key(|&at| (Reverse(rows[at].device.needed_bytes), at));
-    let is_whole = |at: usize| {
+    let may_replay = |at: usize| {
         let rank = &report.ranks[at];
         may_be_replayed(&rank.completeness, rank.events).map_err(|why| why.to_string())
     };
     let mut chosen = Vec::new();
     for &at in order.iter().filter(|&&at| rows[at].is_open(sizes)).collect::<Vec<_>>() {
-        let why = match is_whole(at) {
+        let why = match may_replay(at) {
             _ if !rows[at].device.shared_with.is_empty() => {
-                "it shares its device, and one process is replayed".to_owned()
+                "it shares its device, and a replay covers only one process".to_owned()
             }
             Err(why) => why,
-            Ok(()) if chosen.len() == RANKS_MAX => format!("only {RANKS_MAX} processes are replayed"),
+            Ok(()) if chosen.len() == REPLAYS_MAX => format!("only {REPLAYS_MAX} processes are replayed"),
             Ok(()) => {
                 chosen.push(at);
                 continue;
@@ -89,7 +91,7 @@ fn chosen(report: &Report, rows: &mut [Row], sizes: &[DeviceSize]) -> Vec<usize>
         rows[at].replay = Replay::Not(why);
     }
     let highest = order.first().filter(|&&at| chosen.is_empty() && !rows[at].limits(sizes).is_empty());
-    chosen.extend(highest.filter(|&&at| is_whole(at).is_ok() && report.ranks[at].events <= EVENTS_MAX));
+    chosen.extend(highest.filter(|&&at| may_replay(at).is_ok() && report.ranks[at].events <= EVENTS_MAX));
     chosen
 }
 

@@ -16,7 +16,7 @@ use super::answer::frames;
 use super::fragmentation::holder;
 use super::scope::Scope;
 use crate::job_data::error::ReadError;
-use crate::job_data::job::{everybody, find};
+use crate::job_data::job::{find, with_all_processes};
 use crate::judge::Judge;
 use crate::store::Store;
 use crate::streams::Streams;
@@ -29,7 +29,8 @@ pub(super) async fn oom(
     selection: &v1::Selection,
 ) -> Result<Oom, ReadError> {
     let found = Arc::new(find(&**store, selection).await?);
-    let (explained, findings) = judge.explained(&found, &everybody(&**store, &found, selection).await?).await?;
+    let (explained, findings) =
+        judge.explained(&found, &with_all_processes(&**store, &found, selection).await?).await?;
     let findings = findings.iter().filter(|finding| oom::outcome::tells(finding));
     let scope = Scope::new(&found, &[FindingKind::Oom], selection.ranks.is_empty() && selection.processes.is_empty());
     let failures = explained.ooms.iter().zip(&explained.failed).map(|(report, &session)| {

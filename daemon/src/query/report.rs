@@ -15,7 +15,7 @@ use super::growth::{explained, growth};
 use super::rank::Rank;
 use super::rank_comparison;
 use crate::job_data::error::ReadError;
-use crate::job_data::job::{Found, everybody, find};
+use crate::job_data::job::{Found, find, with_all_processes};
 use crate::job_data::samples;
 use crate::judge::{Judge, Judgement, Range};
 use crate::store::{EpochEndRow, SessionKey, Store};
@@ -112,7 +112,7 @@ async fn judgement(
     (selection, range): (&v1::Selection, Range),
 ) -> Result<Judgement, ReadError> {
     let is_whole = selection.ranks.is_empty() && selection.processes.is_empty() && selection.devices.is_empty();
-    let everybody = everybody(&**store, found, selection).await?;
+    let everybody = with_all_processes(&**store, found, selection).await?;
     let mut judgement = judge.judgement(&everybody, found, range, is_whole).await?;
     let names: BTreeSet<String> = found.sessions.iter().map(|session| found.process_name(session)).collect();
     let ranks: BTreeSet<u32> = found.sessions.iter().map(|session| session.info.rank).collect();

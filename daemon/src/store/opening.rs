@@ -70,7 +70,7 @@ impl Opening<'_> {
     pub fn may_continue(&self, held: &Held) -> bool {
         let SessionInfo { job, attempt, rank, .. } = self.info;
         let proved = match (&held.secret, &self.secret) {
-            (Some(known), Some(brought)) => same(known, brought),
+            (Some(known), Some(brought)) => equal_in_constant_time(known, brought),
             (Some(_), None) => false,
             // Sessions from before secrets existed have no owner either.
             (None, _) => held.owner.is_empty() || held.owner == self.owner,
@@ -79,8 +79,8 @@ impl Opening<'_> {
     }
 }
 
-/// The stored id. The id of a recording derives from its content, so two tenants may store the same recording. The
-/// tenant's name keeps their ids apart.
+/// The stored id. The id of a recording derives from its content. If two tenants store the same recording, the
+/// tenants' names make their stored ids different.
 #[must_use]
 pub fn stored_id(tenant: &Tenant, id: SessionId) -> SessionId {
     if tenant.name() == DEFAULT_TENANT {
@@ -100,7 +100,7 @@ pub fn hash(secret: &[u8]) -> SecretHash {
 
 /// Compares two hashes in a time that does not reveal where they differ.
 #[must_use]
-pub fn same(known: &[u8], brought: &[u8]) -> bool {
+pub fn equal_in_constant_time(known: &[u8], brought: &[u8]) -> bool {
     let differ = known.iter().zip(brought).fold(0, |differ, (a, b)| differ | (a ^ b));
     known.len() == brought.len() && std::hint::black_box(differ) == 0
 }
@@ -165,7 +165,7 @@ mod tests {
 
     #[test]
     fn hashes_of_different_length_differ() {
-        assert!(same(&hash(b"a"), &hash(b"a")) && !same(&hash(b"a"), &hash(b"b")));
-        assert!(!same(&[], &hash(b"a")) && !same(&hash(b"a")[..31], &hash(b"a")));
+        assert!(equal_in_constant_time(&hash(b"a"), &hash(b"a")) && !equal_in_constant_time(&hash(b"a"), &hash(b"b")));
+        assert!(!equal_in_constant_time(&[], &hash(b"a")) && !equal_in_constant_time(&hash(b"a")[..31], &hash(b"a")));
     }
 }

@@ -2,12 +2,13 @@
 //! free.
 //!
 //! Guarantees: each action has its code. The numbers are part of the format and never change. The two operations of
-//! ordinary training are an allocation, and a free that repeats its stack. Each of them is only a token. All others are
-//! a code with its own operands.
+//! ordinary training are an allocation, and a free with the expected stack. Each of them is only a token. All others
+//! are a code with its own operands.
 
 use memctl_model::Action;
 
-/// Tokens below this are allocations. The token is the key.
+/// Tokens below this are allocations. The token is the key: the number of the allocation's stack, size, stream and pool
+/// in the chunk's dictionary.
 pub(super) const FREE: u16 = 0x8000;
 /// Tokens from [`FREE`] up to this are a `free_requested` and a `free_completed` with the expected stack. Their value
 /// minus [`FREE`] is the zigzag distance from the previously freed allocation. For tokens from this value on, the low

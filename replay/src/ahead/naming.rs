@@ -19,7 +19,7 @@ impl Ahead {
     /// instead: one per place, those of the newest steps first, then those that were named recently. Call this once
     /// for each reported look.
     pub fn names(&mut self, limit: Limit, seen: &Fails) -> (Fails, Vec<Fails>) {
-        let (mut first, mut instead) = (*seen, self.instead(limit, seen));
+        let (mut first, mut instead) = (*seen, self.other_failures(limit, seen));
         let is_guess = seen.of == Of::Most || self.is_uneven();
         if seen.of == Of::Most
             && let Some((_, named)) = self.named.front()
@@ -41,12 +41,12 @@ impl Ahead {
     }
 
     /// Other requests that would fail in the step of this failure, if that step resembled another recent one.
-    pub(super) fn instead(&self, limit: Limit, fails: &Fails) -> Vec<Fails> {
+    pub(super) fn other_failures(&self, limit: Limit, fails: &Fails) -> Vec<Fails> {
         let Some(last) = self.steps.back() else { return Vec::new() };
         let like = (0..self.steps.len()).filter_map(|back| {
             let step = self.step_before(back).filter(|step| is_known(step))?;
             Some((step, self.recurring(step, [self.step_before(back + 1), self.step_before(back + 2)])))
         });
-        self.plan(last, limit).instead(fails, like, self.most.iter().flatten())
+        self.plan(last, limit).other_failures(fails, like, self.most.iter().flatten())
     }
 }

@@ -25,7 +25,7 @@ pub(super) struct Plan<'a> {
     pub rises: Rises,
     /// The coming stage, if steps grow by stages.
     pub stage: Option<Next<'a>>,
-    pub odd: Option<Odd<'a>>,
+    pub odd: Option<Outlier<'a>>,
     /// The largest step, unless it is the last one.
     pub most: Option<&'a Step>,
     /// Whether steps differ in their needs, so that the needs of the next one are unknown.
@@ -33,17 +33,17 @@ pub(super) struct Plan<'a> {
 }
 
 /// An outlier step that is expected again.
-pub(super) struct Odd<'a> {
+pub(super) struct Outlier<'a> {
     pub step: &'a Step,
     /// The number of the outlier step before it.
     pub before: u64,
     /// The number of the step in which it is expected.
     pub next: u64,
-    /// The distance of further recurrences, if they are even.
+    /// The number of steps between further recurrences, if it is constant.
     pub every: Option<u64>,
 }
 
-impl Odd<'_> {
+impl Outlier<'_> {
     fn is_due(&self, number: u64) -> bool {
         number == self.next
             || self.every.is_some_and(|every| number > self.next && (number - self.next).is_multiple_of(every))
@@ -83,8 +83,8 @@ impl Plan<'_> {
     }
 
     /// Replays steps like the example. Returns their failure, the state after [`STEPS_AHEAD`] of them, and, if steps
-    /// differ, the failure of the largest step. The largest step is tried after numbers of steps that are powers of
-    /// two, and at last after as many as do not fail.
+    /// differ, the failure of the largest step. The largest step is tried after 1, 2, 4, … such
+    /// steps, and finally after all that do not fail.
     fn of_last(&self, steps: u32) -> (Option<Fails>, Option<Play>, Option<Fails>) {
         let (mut play, mut later_on) = (self.play(), None);
         let mut behind: Option<(u32, Play)> = None;
@@ -96,20 +96,20 @@ impl Plan<'_> {
             }
             let is_tried = self.is_uneven && later.is_power_of_two();
             if is_tried && fails.is_none() && of_most.is_none() {
-                of_most = self.most_behind(play.clone(), later);
+                of_most = self.largest_after(play.clone(), later);
                 behind = Some((later, play.clone()));
             }
             Some(Fails { steps: later, ..fails? })
         });
         if let (Some(fails), None, Some((from, mut play))) = (fails, of_most, behind) {
             (from + 1..fails.steps).for_each(|later| _ = self.next_like_last(&mut play, later));
-            of_most = self.most_behind(play, fails.steps - 1);
+            of_most = self.largest_after(play, fails.steps - 1);
         }
         (fails, later_on, of_most)
     }
 
     /// The failure of the largest step after `later` other steps.
-    fn most_behind(&self, mut play: Play, later: u32) -> Option<Fails> {
+    fn largest_after(&self, mut play: Play, later: u32) -> Option<Fails> {
         let most = self.most?;
         let fails =
             play.step(most, (&self.rises, None), Stays::Never, self.running + u64::from(later) - most.number)?;
@@ -119,7 +119,7 @@ impl Plan<'_> {
     /// Replays one step like the example as the `later`th coming step.
     fn next_like_last(&self, play: &mut Play, later: u32) -> Option<Fails> {
         let number = self.running + u64::from(later) - 1;
-        if let Some(Odd { step: odd, .. }) = self.odd.as_ref().filter(|odd| odd.is_due(number)) {
+        if let Some(Outlier { step: odd, .. }) = self.odd.as_ref().filter(|odd| odd.is_due(number)) {
             return self.next_odd(play, odd, number);
         }
         let (script, recurring) = &self.script;
@@ -141,7 +141,7 @@ impl Plan<'_> {
     /// Other requests that may fail in the step of `fails`. `like` are the recent steps with their recurring requests,
     /// the newest first; `most` are the largest steps. If `fails` is of the largest step, that step is also tried some
     /// steps later.
-    pub fn instead<'s>(
+    pub fn other_failures<'s>(
         &self,
         fails: &Fails,
         like: impl Iterator<Item = (&'s Step, Recurring)>,
@@ -167,7 +167,7 @@ impl Plan<'_> {
             if self.next_like_last(&mut before, later).is_some() {
                 break;
             }
-            others.add(self.most_behind(before.clone(), later));
+            others.add(self.largest_after(before.clone(), later));
         }
         others.found
     }
@@ -179,8 +179,8 @@ impl Plan<'_> {
         Some(Fails { steps: 1, of: Of::Most, ..fails })
     }
 
-    /// The failure of the largest step some steps later, with all occasional allocations once more, because more
-    /// memory has grown until then.
+    /// The failure of the largest step some steps later. Memory has grown until then, so all occasional allocations
+    /// are requested once more.
     fn of_most_later_on(&self, mut play: Play) -> Option<Fails> {
         let most = self.most.unwrap_or(self.last);
         let later = self.running + u64::from(STEPS_AHEAD) - most.number;

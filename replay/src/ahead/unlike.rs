@@ -4,7 +4,7 @@
 //! Guarantees: an outlier is expected again only after two of them, and only until its turn has passed. The reason for
 //! the difference is not examined.
 
-use super::plan::Odd;
+use super::plan::Outlier;
 use super::recurring::Recurring;
 use super::step::Step;
 use super::{Ahead, is_known};
@@ -38,11 +38,16 @@ impl Ahead {
 
     /// The outlier step to be expected, if two were seen: another one comes at the same distance. If the outlier
     /// before them had that distance too, further ones follow.
-    pub(super) fn odd_to_come(&self) -> Option<Odd<'_>> {
+    pub(super) fn odd_to_come(&self) -> Option<Outlier<'_>> {
         let [Some(first), Some(last)] = &self.odd else { return None };
         let apart = last.number - first.number;
         let every = self.odd_before.is_some_and(|before| before + apart == first.number).then_some(apart);
         let next = last.number + apart;
-        (is_known(last) && next >= self.running.number).then_some(Odd { step: last, before: first.number, next, every })
+        (is_known(last) && next >= self.running.number).then_some(Outlier {
+            step: last,
+            before: first.number,
+            next,
+            every,
+        })
     }
 }

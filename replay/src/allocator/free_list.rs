@@ -11,7 +11,7 @@
 use super::leaf::{BYTES_MAX, LEAF, Leaf, UNIT, key, key_of};
 use super::slab::{Slab, Slot};
 
-/// Two neighbouring leaves with fewer blocks than this are merged if both fit into half of a leaf.
+/// A leaf with fewer blocks than this is merged with a neighbour if both together fit into half of a leaf.
 const SPARSE: usize = LEAF / 4;
 
 /// A listed block and its place, which is valid until its list changes.
@@ -214,9 +214,9 @@ mod tests {
     }
 
     /// Inserts and removes blocks at random and compares the list with a tree.
-    fn plays(doings: &[(bool, u64, u64, u64)]) -> Result<(), TestCaseError> {
+    fn behaves_like_a_tree(operations: &[(bool, u64, u64, u64)]) -> Result<(), TestCaseError> {
         let (mut list, mut tree, mut known) = (FreeList::default(), BTreeMap::new(), Known::default());
-        for &(puts, stream, size, addr) in doings {
+        for &(puts, stream, size, addr) in operations {
             let slot = known.slot((stream, size, addr));
             let place = known.place(slot);
             let blocks = &known.blocks;
@@ -264,9 +264,9 @@ mod tests {
 
         #[test]
         fn it_is_a_sorted_map(
-            doings in prop::collection::vec((prop::bool::weighted(0.7), 0_u64..3, 0_u64..40, 0_u64..40), 0..900)
+            operations in prop::collection::vec((prop::bool::weighted(0.7), 0_u64..3, 0_u64..40, 0_u64..40), 0..900)
         ) {
-            plays(&doings)?;
+            behaves_like_a_tree(&operations)?;
         }
     }
 }

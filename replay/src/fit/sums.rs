@@ -1,4 +1,5 @@
-//! Finds requests that are buffers of split sums (`split`), and sums that become split at another number.
+//! Finds requests that are buffers of split sums (reductions whose rows several blocks of threads share, see `split`),
+//! and sums that become split at another number (the size that changes, such as the batch).
 //!
 //! A buffer is recognised by its context: its semaphores follow at once, and both are freed before the next request.
 //! The sum's result is the request before it, and the sum's input is live meanwhile.
@@ -18,13 +19,14 @@ use super::split::{DEVICES, ELEMENT_BYTES, Split};
 const COLUMNS_MIN: u64 = 4096;
 /// Minimum bytes of the input of such a sum.
 const GROWN_MIN: u64 = 1 << 14;
-/// Minimum inputs of a layer with such a bias.
+/// Minimum inputs of a layer whose bias may have such a sum as its gradient.
 const INPUTS_MIN: u64 = 8;
-/// Maximum sizes of live blocks examined as a sum's input, newest first. Real trainings have about ten.
+/// Maximum number of sizes of live blocks examined as a sum's input, newest first. Real trainings have about ten.
 const SIZES_MAX: usize = 256;
 /// Maximum sizes that are kept for a sum. In real trainings the first or the second is the right one.
 const MULTIPLES_MAX: usize = 8;
-/// Maximum number of different sums examined in a recording. Later ones keep the law that two numbers give.
+/// Maximum number of different sums examined in a recording. The buffers of later ones keep the
+/// laws that they have without this module.
 const SUMS_MAX: usize = 4096;
 /// Bytes per column of a sum's result: 4, or 2 in half precision. Truth values (1) have other partial sums.
 const RESULT_BYTES: [u64; 2] = [4, 2];
@@ -63,7 +65,8 @@ struct Seen {
 }
 
 impl Seen {
-    /// The possible rules of the sum at a number on a device, one for each of the multiples.
+    /// The possible rules of the sum at a number on a device, one for each multiple and each possible
+    /// size of an element.
     fn by_rows(&self, number: f64, device: u64) -> impl Iterator<Item = Split> {
         let sizes = RESULT_BYTES.into_iter().filter(|&size| self.sum.is_multiple_of(size));
         let rows = self.multiples.iter().filter_map(|all| all.checked_div(self.sum));
@@ -117,7 +120,7 @@ impl Sums {
 
 /// Replaces the laws derived from two numbers by those of split sums. `partners` are the smaller script's requests for
 /// each of the larger's, both without the initial blocks. Returns the sums that become split at a number that neither
-/// recording has, by the request of the larger script that they follow.
+/// recording has. The keys are the requests of the larger script for the results of these sums.
 pub(super) fn settle(
     (few, small): (f64, &Script),
     (many, large): (f64, &Script),
@@ -349,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_never_given_back_is_not_looked_at_for_each_buffer() {
+    fn leaked_blocks_are_not_scanned_for_each_buffer() {
         let scale = |at: usize| [Scale::Proportional, Scale::Fixed, Scale::Fixed, Scale::Fixed][at % 4];
         let sums_of = |script: &Script| {
             let laws = (0..script.requests()).map(|at| Law::scaled(scale(at), 8.0, script.bytes(at)));
@@ -362,7 +365,7 @@ mod tests {
         assert!(few.seen.len() < 36, "{}", few.seen.len());
         let distinct = |sum: &Seen| sum.multiples.iter().collect::<HashSet<_>>().len();
         assert!(few.seen.keys().all(|sum| distinct(sum) == sum.multiples.len() && distinct(sum) <= MULTIPLES_MAX));
-        // All sums are different and have as many input sizes.
+        // All sums are different, and each has an input of its own size.
         let different = sums_of(&leaks(many, u64::MAX, |at| (at + 1) << 20));
         assert_eq!(different.seen.len(), SUMS_MAX);
         assert_eq!(different.seen.keys().map(|sum| sum.multiples.len()).max(), Some(MULTIPLES_MAX));

@@ -1,8 +1,8 @@
 //! The marks of a recording: those of its annotations, and found ones where annotations are missing.
 //!
 //! Guarantees: annotations have precedence, separately for each kind of mark; annotated steps may be combined with
-//! found epochs. Found marks are reported as found. There is always an epoch. There are steps unless the recording
-//! marks only epochs, or windows had to be cut.
+//! found epochs. Found marks are reported as found. There is always an epoch. There are steps, except
+//! in two cases: only epochs are annotated and no steps were found, or the recording was divided into windows.
 
 use memctl_analysis::boundaries::{self, Boundaries, Span, Stacks};
 use memctl_model::{Boundary, Event, Mark, MarkKind, Phase};
@@ -21,7 +21,7 @@ pub struct FoundBoundaries {
     pub steps: u64,
     /// Epochs that were found.
     pub epochs: u64,
-    /// Windows that were cut.
+    /// Windows into which the recording was divided.
     pub windows: u64,
 }
 

@@ -67,8 +67,8 @@ fn sums(answer: &Value, truth: &Truth, name: &str) {
     assert_eq!(events.len() as u64, (last - first + 1).div_ceil(run), "{name}");
     for (at, &event) in events.iter().enumerate() {
         let level = truth.levels[event as usize];
-        assert_eq!((allocated[at], reserved[at]), (level.allocated, level.reserved), "{name}: behind event {event}");
-        assert_eq!(drawn[(event - first) as usize] + rest[at], level.allocated, "{name}: behind event {event}");
+        assert_eq!((allocated[at], reserved[at]), (level.allocated, level.reserved), "{name}: after event {event}");
+        assert_eq!(drawn[(event - first) as usize] + rest[at], level.allocated, "{name}: after event {event}");
         let from = first + at as u64 * run;
         assert!((from..from + run).contains(&event), "{name}: {event} in the run at {from}");
         let of_run = &truth.levels[from as usize..=(from + run - 1).min(last) as usize];

@@ -122,11 +122,11 @@ fn blocks_and_segments_add_up_to_the_counters_at_every_event() {
             let live = sum(&told, |columns, block| {
                 is_there(&columns["from_event"][block], &columns["freed_event"][block], event)
             });
-            assert_eq!(live, allocated[at], "{name}: behind event {event}");
+            assert_eq!(live, allocated[at], "{name}: after event {event}");
             let segments = told["segments"].as_array().unwrap().iter();
             let held = segments.filter(|segment| is_there(&segment["from_event"], &segment["to_event"], event));
             let held: u64 = held.map(|segment| segment["bytes"].as_u64().unwrap()).sum();
-            assert_eq!(held, reserved[at], "{name}: behind event {event}");
+            assert_eq!(held, reserved[at], "{name}: after event {event}");
         }
         // The page shows the same moment as the peak as the command line.
         let told = json(&get(&port, &format!("/api/v1/jobs/{name}/blocks?rank=0")));

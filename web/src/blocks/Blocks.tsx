@@ -53,7 +53,7 @@ function BlockSaid({ of, block, event }: { of: Stretch; block: number; event: nu
   const life = [
     `allocated in epoch ${blocks.birth_epoch[block] ?? 0}, step ${count(blocks.birth_step[block] ?? 0)}${from == null ? '' : ` (event ${count(from)})`}`,
     ...(freed == null ? [] : [`given back by event ${count(freed)}`]),
-    to == null ? `still there at event ${count(of.of.last_event)}` : `gone behind event ${count(to)}`,
+    to == null ? `still there at event ${count(of.of.last_event)}` : `freed at event ${count(to)}`,
     ...(from != null && to != null ? [`${plural(to - from, 'event')} long`] : []),
   ];
   const pending = freed != null && freed <= event ? '; it waits for another stream' : '';

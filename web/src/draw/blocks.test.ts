@@ -127,7 +127,7 @@ test('each group has a head that says its scale, and a changed one', () => {
   const heads = (stretched: typeof of): string[] => linesOf(stretched.rows).flatMap((line) => (line.row === null ? [headOf(stretched, line.first, 0)] : []));
   expect(heads(of)).toEqual([
     'default stream, larger blocks · 2 segments, 84.0 MiB · the width is 64.0 MiB',
-    'default stream, blocks up to 1 MiB · 1 segment, 2.00 MiB · the width is 2.00 MiB, 32 × as wide as above',
+    'default stream, blocks up to 1 MiB · 1 segment, 2.00 MiB · the width is 2.00 MiB, 32 times the zoom above',
   ]);
   expect(heads(onOneScale(of))[1]).toBe('default stream, blocks up to 1 MiB · 1 segment, 2.00 MiB · the width is 64.0 MiB');
 });

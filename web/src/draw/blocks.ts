@@ -1,7 +1,8 @@
 // An allocator's segments as rows and its blocks as rectangles: from columns of block lifetimes to rows to draw.
 //
-// Guarantees: pure. A row is a range of addresses that was one segment, or adjoining mapped ranges of one expandable
-// segment, at any time of the stretch. After the n-th event, the live items are those with `from <= n < to`.
+// Guarantees: pure. A stretch is a series of consecutive events. A row is a range of addresses. At some time of the
+// stretch this range was one segment, or adjoining mapped ranges of one expandable segment.
+// After the n-th event, the live items are those with `from <= n < to`.
 
 import type { Blocks, Segment } from '../api/types';
 import { bytes as inUnits } from '../words/numbers';
@@ -71,7 +72,8 @@ function rowsOf(segments: Segment[]): Row[] {
     if (!segment) continue;
     const last = rows.at(-1);
     const end = last ? last.address + last.bytes : -1;
-    // Consecutive ranges are merged if pages were mapped; a range that begins within another one took its place later.
+    // Adjoining ranges of expandable segments become one row. A range that begins inside the last row uses the same
+    // addresses at another time, so it belongs to that row.
     const joins = last !== undefined && (segment.address < end || (segment.address === end && segment.expandable && group(last) === group(segment)));
     if (joins) {
       last.bytes = Math.max(last.bytes, segment.address + segment.bytes - last.address);
@@ -132,7 +134,7 @@ export function headOf(of: Stretch, first: Row, event: number): string {
   const before = of.rows[at - 1];
   const sizes = own.map((row) => held(of, row, event).reduce((sum, range) => sum + range.to - range.from, 0)).filter((size) => size > 0);
   const times = before === undefined ? 1 : before.scale / first.scale;
-  const changed = times === 1 ? '' : times > 1 ? `, ${Number(times.toPrecision(3))} × as wide as above` : `, ${Number((1 / times).toPrecision(3))} × as narrow as above`;
+  const changed = times === 1 ? '' : times > 1 ? `, ${Number(times.toPrecision(3))} times the zoom above` : `, 1/${Number((1 / times).toPrecision(3))} of the zoom above`;
   const reserved = sizes.reduce((sum, size) => sum + size, 0);
   return `${groupName(first)} · ${sizes.length === 1 ? '1 segment' : `${sizes.length} segments`}, ${inUnits(reserved)} · the width is ${inUnits(first.scale)}${changed}`;
 }
@@ -262,7 +264,7 @@ export function roomOf(of: Stretch, event: number, request: { bytes: number; sma
   return { scale: Math.max(request.bytes, from + bytes, 1), holes, rest: { count: rest.length, bytes } };
 }
 
-/** Identifies a block in an address: where it lies and since when. */
+/** The id of a block in the page's URL: its memory address, and the event since which it exists. */
 export function blockId(of: Stretch, block: number): string {
   const since = of.of.blocks.from_event[block] ?? null;
   return `${(of.of.blocks.address[block] ?? 0).toString(16)}${since === null ? '' : `@${since}`}`;
@@ -286,7 +288,7 @@ export function sizeOf(text: string): number | null {
   return bytes > 0 && Number.isSafeInteger(bytes) ? bytes : null;
 }
 
-/** The same size as a text: in units where these lose nothing. */
+/** A size as text that `sizeOf` reads back exactly: with a unit if possible, otherwise in bytes. */
 export function sizeText(size: number): string {
   const text = inUnits(size);
   return sizeOf(text) === size ? text : String(size);

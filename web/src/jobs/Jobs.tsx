@@ -2,7 +2,7 @@
 //
 // Guarantees: above a long list the worst jobs are shown with their own sentence, and a cut list says so. Jobs with new
 // data are requested again. Rows do not move while the page is open, except for new jobs and where an order was chosen. The
-// address has the filter, the order and the groups. A name is never broken, and a line is two texts high.
+// address has the filter, the order and the groups. A name is never broken, and a row has two lines of text.
 
 import type { JSX } from 'preact';
 import { useMemo } from 'preact/hooks';
@@ -17,7 +17,7 @@ import { inShort } from '../words/verdict';
 import { Row, Says, addressesOf } from './Row';
 import { COLUMNS, firing, fits, grouped, groupings, isHurt, quiet, valueOf, worseFirst, worst } from './rows';
 
-/** The heads; a name is what the column sorts by. */
+/** The heads of the columns; `by` is the order that a press on the head chooses. */
 const HEADS: { text: string; by?: keyof typeof COLUMNS; number?: boolean; title?: string }[] = [
   { text: 'Job', by: 'name' },
   { text: 'State', by: 'state' },
@@ -30,9 +30,9 @@ const HEADS: { text: string; by?: keyof typeof COLUMNS; number?: boolean; title?
   { text: 'Started', by: 'started', number: true },
 ];
 
-/** What the menu of orders calls them. */
+/** The orders, with their names in the menu. */
 const ORDERS: [by: keyof typeof COLUMNS, text: string][] = [
-  ['started', 'start'], ['worst', 'consequence'], ['grown', 'growth'], ['name', 'name'], ['state', 'state'], ['ranks', 'ranks'], ['lasted', 'duration'], ['stored', 'stored bytes'],
+  ['started', 'start'], ['worst', 'severity'], ['grown', 'growth'], ['name', 'name'], ['state', 'state'], ['ranks', 'ranks'], ['lasted', 'duration'], ['stored', 'stored bytes'],
 ];
 
 /** The most jobs requested: beyond that the command line is the better list. */
@@ -52,7 +52,7 @@ export function Jobs({ filter, tenant, list }: { filter: string; tenant: string 
   const heard = useAsked<Alerts>(`alerts${of_tenant === '' ? '' : `?${of_tenant}`}`, always);
   const silenced = useAsked<Silences>(`silences${of_tenant === '' ? '' : `?${of_tenant}`}`, always);
   const search = useSlash();
-  // (To the minute: within it, a line that has not changed is not compared again.)
+  // (Rounded down to the minute, so that an unchanged row is not drawn again within the same minute.)
   const now = Math.floor(Date.now() / MINUTE_MS) * MINUTE_MS;
   const all = answer?.jobs ?? [];
   const alerts = heard.answer?.alerts ?? [];
@@ -73,7 +73,7 @@ export function Jobs({ filter, tenant, list }: { filter: string; tenant: string 
   const hurt = shown.filter(isHurt).length;
   // A job that could not be judged does not count as healthy.
   const open = shown.filter((job) => job.verdict === null || job.verdict.kind === 'not_enough_data').length;
-  const also = open === 0 ? '' : `, ${count(open)} of which nothing is known: not judged, or inconclusive`;
+  const also = open === 0 ? '' : `, ${count(open)} without a clear verdict: not judged, or inconclusive`;
   const silentOf = new Map(silences.length === 0 && alerts.length === 0 ? [] : all.map((job) => [job, quiet(job, alerts, silences)]));
   const first = worst(shown, (job) => silentOf.get(job) != null);
   const at = { view: 'jobs' as const, filter, tenant, list };

@@ -7,7 +7,7 @@ import { useRef } from 'preact/hooks';
 import { fitted, label, labels, type Box } from '../draw/flame';
 import { widthOf } from '../parts/measure';
 
-/** Height of a row, and the least of a label. */
+/** Height of a row in pixels. */
 export const ROW = 20;
 const PADDING = 4;
 
@@ -21,7 +21,7 @@ export interface Placed {
   row: number;
 }
 
-interface Of {
+interface Props {
   title: string;
   placed: Placed[];
   focus: string;
@@ -36,7 +36,7 @@ interface Of {
 }
 
 /** See the module. */
-export function FlameTree({ title, placed, focus, zoom, classOf, says, hover, rest, act, keys }: Of): JSX.Element {
+export function FlameTree({ title, placed, focus, zoom, classOf, says, hover, rest, act, keys }: Props): JSX.Element {
   const holder = useRef<SVGSVGElement>(null);
   const rows = 1 + placed.reduce((deepest, one) => Math.max(deepest, one.row), 0);
   const here = placed.find((one) => one.key === focus) ?? placed[0];
@@ -76,7 +76,7 @@ export function FlameTree({ title, placed, focus, zoom, classOf, says, hover, re
   return (
     <svg ref={holder} class="tree" role="tree" aria-label={title} width="100%" height={rows * ROW} onKeyDown={pressed} onPointerLeave={() => { hover(null); }}>
       {placed.map((one) => (
-        // (A pointer that rests where a box appears has not chosen it.)
+        // (Not onPointerEnter: a box that appears under a resting pointer is not hovered.)
         <g
           key={one.key}
           class={classOf(one)}

@@ -27,7 +27,8 @@ const KEYS: [where: string, keys: [key: string, does: string][]][] = [
     [
       ['Arrows', 'from call to call'],
       ['Enter', 'zoom to a call, or unfold library calls'],
-      ['I, S', 'callees first; the callers and callees of the function'],
+      ['I', 'callees first: what allocated is on top'],
+      ['S', 'the callers and callees of the function'],
       ['U', 'unfold or fold all library calls'],
       ['C', 'copy the stack'],
       ['Escape', 'back out'],
@@ -42,10 +43,10 @@ const KEYS: [where: string, keys: [key: string, does: string][]][] = [
       [', .', 'pan'],
       ['P', 'the peak'],
       ['< >', 'the previous or the next step'],
-      ['Escape', 'let a block go'],
+      ['Escape', 'deselect the block'],
     ],
   ],
-  ['Blocks', [['Arrows', 'from block to block'], ['+ − 0', 'closer, further, the whole'], [', .', 'an event back, or forth'], ['< >', 'a hundred events'], ['Escape', 'let a block go']]],
+  ['Blocks', [['Arrows', 'from block to block'], ['+ − 0', 'closer, further, the whole'], [', .', 'an event back, or forth'], ['< >', 'a hundred events'], ['Escape', 'deselect the block']]],
 ];
 
 /** See the module. */

@@ -1,4 +1,5 @@
-// How the bundler offers the worker: inside of the page's script, so that the page's policy holds for it.
+// How the bundler provides the worker: inside the page's script, so that the page's content security policy applies to
+// the worker too.
 declare module '*?worker&inline' {
   const StartWorker: new () => Worker;
   export default StartWorker;

@@ -120,7 +120,7 @@ impl Profiles {
         let found = drawing.finish();
         if found.len() < rows.len() {
             let rank = session.info.rank;
-            return Err(ReadError::Expired { what: format!("rank {rank} behind event {}", first.first_event) });
+            return Err(ReadError::Expired { what: format!("rank {rank} after event {}", first.first_event) });
         }
         let kept = found.into_iter().zip(rows).map(|((steps, outline), row)| {
             let (steps, bytes) = (Arc::new(steps), outline.bytes() + EACH);

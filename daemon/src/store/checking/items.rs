@@ -84,7 +84,7 @@ pub(super) async fn all<C: SqlConnection + Connection>(
                     }
                     limit = BATCH;
                 }
-                // Reads one item at a time, up to the unreadable one. The check of the pages covers the items after it.
+                // Reads one item at a time, up to the unreadable one. The items after it are not checked.
                 Err(Fault::Sql(error)) if is_damage(&error) && limit > 1 => {
                     limit = 1;
                     *connection = options.connect().await?;

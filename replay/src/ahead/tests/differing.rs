@@ -61,7 +61,7 @@ fn places(all: &[Fails]) -> Vec<StackId> {
 fn where_steps_differ_each_request_that_may_fail_is_named() {
     let mut named = Vec::new();
     let failed = run_of_kinds(3, 3, |ahead, limit, seen| {
-        named = [vec![seen.stack], places(&ahead.instead(limit, &seen))].concat();
+        named = [vec![seen.stack], places(&ahead.other_failures(limit, &seen))].concat();
     });
     named.sort_unstable();
     assert_eq!(named, [10, 11, 12].map(StackId));
@@ -79,7 +79,7 @@ fn where_steps_differ_each_request_that_may_fail_is_named() {
 fn of_a_step_like_the_largest_what_was_named_stays_named() {
     let mut looks = 0;
     run_of_kinds(5, 12, |ahead, limit, seen| {
-        let Some(&other) = ahead.instead(limit, &seen).first() else { return };
+        let Some(&other) = ahead.other_failures(limit, &seen).first() else { return };
         // First a look that named the other request, then one that forecasts this request for the last or for the
         // largest step.
         let after = |of: Of| {
@@ -147,7 +147,7 @@ fn of_a_step_like_the_largest_what_fails_should_it_come_later_is_named() {
         recorded.free(two);
         recorded.ahead.step_ends();
         let Some(seen) = recorded.ahead.look(limit, 4).filter(|seen| seen.of == Of::Most) else { continue };
-        let named = [vec![seen.stack], places(&recorded.ahead.instead(limit, &seen))].concat();
+        let named = [vec![seen.stack], places(&recorded.ahead.other_failures(limit, &seen))].concat();
         if seen.stack == StackId(10) {
             assert!(both > 1, "the first one failed, and was named in {both} looks");
             return;
