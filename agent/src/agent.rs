@@ -151,6 +151,8 @@ pub struct Outcome {
     pub delivered: bool,
     /// The daemon's reason, when it refused the session permanently.
     pub refused: Option<String>,
+    /// The daemon's reason, when it did not accept the last items for now.
+    pub not_accepted: Option<String>,
     /// Marks, stacks and samples that found no room.
     pub notes_dropped: u64,
 }
@@ -190,6 +192,12 @@ impl Breaker {
     #[must_use]
     pub fn stored_events(&self) -> u64 {
         self.window.counts().acked_events
+    }
+
+    /// The daemon's reason, when it did not accept the last items for now.
+    #[must_use]
+    pub fn not_accepted(&self) -> Option<String> {
+        self.window.refusal()
     }
 
     /// Events that were lost because neither memory nor spool had room for them.
@@ -522,6 +530,7 @@ impl Agent {
             end,
             delivered,
             refused: self.refused(),
+            not_accepted: self.window.refusal(),
             notes_dropped: self.notes_dropped.load(Ordering::Relaxed),
         }
     }

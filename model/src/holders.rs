@@ -6,6 +6,8 @@
 use crate::fingerprint::Fingerprint;
 use crate::stack::Frame;
 
+/// The step of a chain that is an exception's traceback, as the agent names it.
+pub const TRACEBACK: &str = "traceback";
 /// Maximum number of a site's blocks in one request, the oldest ones. A site with fewer blocks is searched completely.
 pub const BLOCKS_MAX: usize = 256;
 
@@ -279,6 +281,12 @@ impl TensorHolder {
     #[must_use]
     pub fn holds_gradients(&self) -> bool {
         is_of_gradients(&self.chain)
+    }
+
+    /// Whether the frames of a kept exception's traceback hold the tensors.
+    #[must_use]
+    pub fn is_kept_by_traceback(&self) -> bool {
+        self.chain.iter().any(|step| step == TRACEBACK)
     }
 
     /// Whether it is the state of an optimizer.

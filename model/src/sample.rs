@@ -41,6 +41,8 @@ pub struct Sample {
     pub children_rss_bytes: Option<u64>,
     /// Device memory of the communicators of PyTorch's process groups, as NCCL reports it (2.29.7).
     pub nccl_bytes: Option<u64>,
+    /// The limit that the program set on its own allocator (`torch.cuda.set_per_process_memory_fraction`).
+    pub limit_bytes: Option<u64>,
     /// Features that share device memory and that the process was seen to use.
     pub sharing: Sharing,
 }

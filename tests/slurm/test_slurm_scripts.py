@@ -58,6 +58,24 @@ def test_the_scripts_for_administrators(tmp_path: pathlib.Path) -> None:
             assert output.count(f"--- memctl: GPU memory of job {name.split('-')[1]}\n") == 1, output
             assert f"{name}  finished" in output and "RANK" in output, output
         assert user.output(unrecorded) == "plain\n"
+        # Where the daemon has tokens, tasks deliver with that of the settings, and the epilog reads with its own.
+        files, place = {}, {"MEMCTL_DAEMON": user.daemon.url}
+        for role in ("admin", "agent", "reader"):
+            made = user.memctl("token", "create", role, "--role", role, "-q", **place)
+            assert made.code == 0, made
+            files[role] = tmp_path / f"{role}.token"
+            files[role].write_text(made.out)
+            files[role].chmod(0o644)
+            place["MEMCTL_TOKEN_FILE"] = str(files["admin"])
+        with settings.open("a") as more:
+            more.write(f"MEMCTL_TASK_TOKEN_FILE={files['agent']}\nMEMCTL_TOKEN_FILE={files['reader']}\n")
+        guarded = user.submit("guarded", "memctl run -- python train.py", **unset)
+        user.until_over(guarded)
+        user.until(lambda: cluster.states() == ["idle"] * 2, cluster.states)
+        output = user.output(guarded)
+        assert f"--- memctl: GPU memory of job {guarded}\n" in output and f"guarded-{guarded}  finished" in output, (
+            output
+        )
         # Neither a daemon that is gone nor one that never answers costs a node.
         user.daemon.kill()
         with socket.create_server(("127.0.0.1", 0)) as silent:

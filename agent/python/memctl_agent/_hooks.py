@@ -30,7 +30,7 @@ def _nothing() -> None:
 class Hub:
     """The common state of the wrappers, and the switch that disables all of them at once."""
 
-    __slots__ = ("annotations", "book", "faults", "last_fault", "look", "loop", "training_depth")
+    __slots__ = ("annotations", "book", "faults", "last_fault", "limit_set", "look", "loop", "training_depth")
 
     def __init__(self, book: Book, loop: Loop, annotations: Annotations) -> None:
         self.book = book
@@ -39,6 +39,8 @@ class Hub:
         self.training_depth = 0
         # Looks for libraries that were imported meanwhile (see `_requests`).
         self.look: Callable[[], None] = _nothing
+        # Runs after the program has set a limit on its allocator (see `_limit`).
+        self.limit_set: Callable[[], None] = _nothing
         self.faults = 0
         self.last_fault: Optional[str] = None
 
@@ -284,7 +286,7 @@ def _note_once(original: Any, *, hub: Hub, name: str, made: dict[int, Any]) -> A
 
 
 def _noted(original: Any, hub: Hub, what: str) -> Any:
-    text_of = note_text
+    text_of, sets_limit = note_text, what == "set_per_process_memory_fraction"
 
     def noted(*args: Any, **kwargs: Any) -> Any:
         if hub.loop is not None:
@@ -292,7 +294,10 @@ def _noted(original: Any, hub: Hub, what: str) -> Any:
                 hub.book.note(text_of(what, args, kwargs))
             except Exception as fault:
                 hub.failed(fault)
-        return original(*args, **kwargs)
+        result = original(*args, **kwargs)
+        if sets_limit and hub.loop is not None:
+            hub.limit_set()
+        return result
 
     return like(original, noted)  # type: ignore[arg-type]
 

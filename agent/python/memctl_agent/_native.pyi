@@ -67,10 +67,12 @@ def counters(
     device_total: int | None = None,
     nccl: int | None = None,
     sharing: tuple[bool, bool, bool] | None = None,
+    limit: int | None = None,
 ) -> bool:
     """Records counters from Python, for allocators that cannot be hooked, and the bytes of NCCL's communicators.
 
-    Unknown figures are None. `sharing` states whether CUDA IPC, RDMA and symmetric memory were seen in use.
+    Unknown figures are None. `limit` is the limit that the program set on its allocator.
+    `sharing` states whether CUDA IPC, RDMA and symmetric memory were seen in use.
     """
 
 def blocks(device: int, segments: list[dict[str, object]]) -> bool:

@@ -22,6 +22,7 @@ from memctl_agent._book import STEP_END, Book
 from memctl_agent._fallback import Fallback
 from memctl_agent._hooks import Hooks, Hub
 from memctl_agent._lifecycle import Lifecycle
+from memctl_agent._limit import Limit
 from memctl_agent._loop import Loop
 from memctl_agent._nccl import Nccl
 from memctl_agent._sharing import Sharing
@@ -114,6 +115,7 @@ class Session:
         self._asked = Asked(lambda: self.book.has_epochs)
         self._nccl = Nccl()
         self._sharing = Sharing()
+        self._limit = Limit()
         # What passes the figures on to trackers (`_trackers.Log`). They stay when a session ends.
         self.logs: list[Any] = []
 
@@ -230,6 +232,7 @@ class Session:
         self.state = ATTACHED
         self._nccl = Nccl()
         self._sharing = Sharing()
+        self._limit = Limit()
         self.level, why = hookable.level, hookable.why
         if self.level == "full":
             self.level, why = self._hook()
@@ -349,12 +352,15 @@ class Session:
             if self._torch is not None:
                 self._nccl.step_ended(self._torch, self._native)
                 self._sharing.step_ended(self._torch, self._native)
+                self._limit.step_ended(self._torch, self._native)
         for log in self.logs:
             log.mark(kind, number)
 
     def _watch_loop(self) -> None:
         loop = Loop(self.book)
-        self._hooks = Hooks(Hub(self.book, loop, Annotations(self.book, loop)))
+        hub = Hub(self.book, loop, Annotations(self.book, loop))
+        hub.limit_set = lambda: self._limit.look(self._torch, self._native)
+        self._hooks = Hooks(hub)
         try:
             self._hooks.install(self._torch)
         except Exception as error:

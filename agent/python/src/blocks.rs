@@ -16,7 +16,7 @@ use pyo3::types::{PyDict, PyList};
 #[pyfunction]
 #[pyo3(signature = (
     device, allocated=None, active=None, reserved=None, peak_allocated=None, peak_reserved=None, retries=None, ooms=None,
-    device_used=None, device_total=None, nccl=None, sharing=None
+    device_used=None, device_total=None, nccl=None, sharing=None, limit=None
 ))]
 #[expect(clippy::too_many_arguments, reason = "one number each, named in the stub")]
 pub fn counters(
@@ -32,6 +32,7 @@ pub fn counters(
     device_total: Option<u64>,
     nccl: Option<u64>,
     sharing: Option<(bool, bool, bool)>,
+    limit: Option<u64>,
 ) -> bool {
     let Some(live) = live::current() else { return false };
     live.counters(Sample {
@@ -46,6 +47,7 @@ pub fn counters(
         device_used_bytes: device_used,
         device_total_bytes: device_total,
         nccl_bytes: nccl,
+        limit_bytes: limit,
         sharing: sharing.map_or_else(Sharing::default, |(cuda_ipc, rdma, symmetric_memory)| Sharing {
             cuda_ipc,
             rdma,

@@ -63,6 +63,8 @@ pub(super) struct Device {
     last_ns: u64,
     /// The allocator's counters when they were last read. They are used in place of events when there are no events.
     counted: Option<Sample>,
+    /// The limit that the program set on its allocator.
+    limit_bytes: Option<u64>,
     /// The table of the last end of a step or of an evaluation, without rows. The map keeps its rows.
     last_boundary: Option<SiteTable>,
 }
@@ -83,6 +85,7 @@ impl Device {
             rollup: Rollup::default(),
             hole: 0,
             lost: 0,
+            limit_bytes: None,
             exact: true,
             chunks_since_keyframe: 0,
             events_since_keyframe: 0,
@@ -201,6 +204,12 @@ impl Device {
     /// Whether the device has had any events.
     pub(super) fn is_used(&self) -> bool {
         self.last_ns > 0
+    }
+
+    /// The program's own limit, after it set this one.
+    pub(super) fn limit(&mut self, set: Option<u64>) -> Option<u64> {
+        self.limit_bytes = set.or(self.limit_bytes);
+        self.limit_bytes
     }
 
     /// Takes the allocator's counters. The allocator reports its peak since the process began. If that has grown, it is

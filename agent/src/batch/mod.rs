@@ -256,8 +256,10 @@ impl Batcher {
     }
 
     /// Adds a measurement.
-    pub fn sample(&mut self, sample: Sample) {
+    pub fn sample(&mut self, mut sample: Sample) {
         if let Some(place) = self.config.devices.iter().position(|&device| device == sample.device) {
+            // The program sets its limit once; each later measurement repeats it.
+            sample.limit_bytes = self.devices[place].limit(sample.limit_bytes);
             self.devices[place].counted(&sample);
         }
         self.samples.push(sample);

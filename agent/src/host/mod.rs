@@ -146,6 +146,8 @@ pub struct Ended {
     pub delivered: bool,
     /// The daemon's reason, when it refused the session permanently.
     pub refused: Option<String>,
+    /// The daemon's reason, when it did not accept the last items for now.
+    pub not_accepted: Option<String>,
     /// Counts of its events. A session that was given up has only the known counts: stored events, and events without
     /// room.
     pub counts: Counts,
@@ -347,7 +349,8 @@ impl Host {
         for (session, failure, breaker) in std::mem::take(&mut registry.delivering).into_values() {
             let (stored, dropped) = (breaker.stored_events(), breaker.lost_events());
             let counts = Counts { stored, dropped, ..Counts::default() };
-            registry.end(Ended { session, failure, delivered: false, refused: None, counts });
+            let not_accepted = breaker.not_accepted();
+            registry.end(Ended { session, failure, delivered: false, refused: None, not_accepted, counts });
         }
     }
 }

@@ -17,7 +17,7 @@ use rustix::net::RecvFlags;
 
 use super::death::Watched;
 use super::{Ended, Shared, turn_away, wait};
-use crate::agent::{Agent, AgentConfig, Breaker, Patience, StartError};
+use crate::agent::{Agent, AgentConfig, Breaker, Outcome, Patience, StartError};
 use crate::clock::now_ns;
 use crate::link;
 use crate::region::{Region, State};
@@ -281,9 +281,9 @@ fn deliver(shared: &Shared, number: u64, trainer: &Trainer, failure: Option<Stri
     let mut registry = shared.registry();
     // If the session is no longer there, the host has given it up and counted it.
     if let Some((session, ..)) = registry.delivering.remove(&number) {
-        let failure = outcome.end.failure.or(failure);
-        let ended =
-            Ended { session, failure, delivered: outcome.delivered, refused: outcome.refused, counts: outcome.counts };
+        let failure = outcome.end.failure.clone().or(failure);
+        let Outcome { delivered, refused, not_accepted, counts, .. } = outcome;
+        let ended = Ended { session, failure, delivered, refused, not_accepted, counts };
         registry.end(ended);
     }
 }

@@ -157,6 +157,9 @@ async fn deliver(
             result = link(&daemon, (&session, &secret), over, &mut attempt) => result,
         };
         over.window.set_linked(false);
+        if let Err(LinkError::Refused(reason)) = &linked {
+            over.window.note_refusal(reason);
+        }
         match linked {
             Err(LinkError::Final(message)) => {
                 // (The line has its own target, so that a command that prints the refusal itself can leave it out.)

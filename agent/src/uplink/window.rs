@@ -90,6 +90,8 @@ struct Inner {
     recovered: bool,
     counts: WindowCounts,
     closed: bool,
+    /// Why the daemon last took nothing, until it acknowledges again.
+    refusal: Option<String>,
 }
 
 /// The outbox of one session.
@@ -113,6 +115,7 @@ impl Window {
                 recovered: false,
                 counts: WindowCounts::default(),
                 closed: false,
+                refusal: None,
             }),
             memory_bytes_max,
             room: Condvar::new(),
@@ -242,6 +245,7 @@ impl Window {
         let mut inner = self.lock();
         inner.counts.acked_seq = inner.counts.acked_seq.max(seq);
         while let Some(entry) = inner.entries.pop_front_if(|entry| entry.seq <= seq) {
+            inner.refusal = None;
             inner.memory_bytes -= if entry.item.is_some() { entry.bytes } else { 0 };
             inner.counts.waiting_events -= entry.events;
             inner.counts.waiting_bytes -= entry.bytes;
@@ -279,6 +283,17 @@ impl Window {
         self.room.notify_all();
         self.news.notify_waiters();
         (items, events)
+    }
+
+    /// Notes why the daemon takes nothing now. It may do so later.
+    pub fn note_refusal(&self, reason: &str) {
+        self.lock().refusal = Some(reason.to_owned());
+    }
+
+    /// Why the daemon last took nothing; `None` if it has acknowledged something since.
+    #[must_use]
+    pub fn refusal(&self) -> Option<String> {
+        self.lock().refusal.clone()
     }
 
     /// Sets whether the daemon can be reached. If not, everything unacknowledged goes to the spool.

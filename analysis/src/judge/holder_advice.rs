@@ -15,6 +15,8 @@ pub(super) fn advice(finding: &Finding) -> Option<String> {
     // No program should bound an optimizer's state.
     let (_, holder, _) = finding.main_holder().filter(|(_, holder, _)| !holder.is_optimizer_state())?;
     let is_open = match finding.pattern {
+        // The frames of a traceback keep every variable, with or without a graph.
+        _ if holder.is_kept_by_traceback() => true,
         None | Some(Pattern::TensorsKept) => true,
         // Where a graph's blocks are allocated is not where it is kept.
         Some(Pattern::GraphKept) => holder.holder == HolderKind::Graph,
@@ -27,7 +29,10 @@ pub(super) fn advice(finding: &Finding) -> Option<String> {
     // A container and the graphs of its tensors have one name.
     others.retain(|name| *name != named(holder));
     others.dedup();
-    let advice = about(holder)?;
+    let advice = match holder.bound {
+        HolderBound::Bounded { limit } if finding.filled_device => too_large_a_bound(holder, limit),
+        _ => about(holder)?,
+    };
     if others.is_empty() { Some(advice) } else { Some(format!("{advice} The same goes for {}.", all_of(&others))) }
 }
 
@@ -42,15 +47,17 @@ fn of_traced(finding: &Finding) -> Option<String> {
     ))
 }
 
+/// The advice on a holder whose limit was not reached before memory ran out.
+fn too_large_a_bound(holder: &TensorHolder, limit: Option<u64>) -> String {
+    let limit = limit.map_or(String::new(), |limit| format!(", at most {limit} items"));
+    format!(
+        "{} has a limit{limit}, but memory ran out before it was full: lower the limit, or keep its items on the host.",
+        named(holder)
+    )
+}
+
 /// The type of a thread-safe queue, as the agent names it.
 const QUEUE: &str = "queue.Queue";
-/// The step of a chain that is an exception's traceback, as the agent names it.
-const TRACEBACK: &str = "traceback";
-
-/// Whether an exception that is kept holds the tensors, through the frames of its traceback.
-fn is_kept_by_traceback(holder: &TensorHolder) -> bool {
-    holder.chain.iter().any(|step| step == TRACEBACK)
-}
 
 fn about(holder: &TensorHolder) -> Option<String> {
     let name = named(holder);
@@ -61,7 +68,7 @@ fn about(holder: &TensorHolder) -> Option<String> {
                 .to_owned(),
         );
     }
-    if is_kept_by_traceback(holder) {
+    if holder.is_kept_by_traceback() {
         return Some(
             "Keep the exception's text, such as traceback.format_exc(), and not the exception: its traceback keeps the frames \
              of all calls, and they keep their variables."
@@ -166,7 +173,13 @@ mod tests {
         let unbounded = holder(HolderKind::Container, HolderBound::Unbounded);
         let queue = TensorHolder { type_name: QUEUE.into(), ..unbounded.clone() };
         assert!(about(&queue).unwrap().contains("maxsize"));
-        let chain = ["list, 3 items", "`ValueError` object", TRACEBACK, "local `h` of function `compute`", "Tensor"];
+        let chain = [
+            "list, 3 items",
+            "`ValueError` object",
+            memctl_model::holders::TRACEBACK,
+            "local `h` of function `compute`",
+            "Tensor",
+        ];
         let graph = holder(HolderKind::Graph, HolderBound::Unknown);
         let raised = TensorHolder { chain: chain.map(str::to_owned).to_vec(), ..graph };
         assert!(about(&raised).unwrap().starts_with("Keep the exception's text"));

@@ -127,6 +127,8 @@ pub fn decide(findings: &mut [Finding]) {
     for finding in findings.iter_mut().filter(|finding| finding.kind.is_leak()) {
         optimizers::name(finding);
         match bound(finding) {
+            // Whatever would have stopped the growth came too late: the device was full before.
+            _ if finding.filled_device => {}
             Bound::None if finding.is_suspected => {
                 finding.is_suspected = false;
                 finding.severity = finding.severity.max(Severity::Warning);
@@ -355,5 +357,17 @@ mod tests {
         assert_eq!((findings[1].severity, findings[1].is_suspected), (Severity::Info, true));
         let said = (findings[1].headline(), findings[1].time_to_oom_seconds);
         assert_eq!(said, ("Live memory grows on rank 0".to_owned(), None), "it ends before");
+    }
+
+    #[test]
+    fn a_bound_that_memory_did_not_reach_excuses_nothing() {
+        let mut full = Finding::new(FindingKind::Leak, Severity::Critical, 0.9, vec![0]);
+        full.holders = Some(answer(list(40, HolderBound::Bounded { limit: Some(600) }), None));
+        full.filled_device = true;
+        let mut findings = [full];
+        decide(&mut findings);
+        assert_eq!((findings[0].severity, findings[0].is_suspected), (Severity::Critical, false));
+        let advice = &findings[0].advice;
+        assert!(advice.contains("at most 600 items, but memory ran out before it was full"), "{advice}");
     }
 }

@@ -120,7 +120,7 @@ pub(super) fn of(watch: &RankWatch, groups: &[&Group], per_epoch: Option<f64>) -
 /// segments in use cannot be used.
 fn left_bytes(watch: &RankWatch, groups: &[&Group]) -> Option<(f64, f64)> {
     let history = &watch.history;
-    let total = watch.facts.device_total_bytes?;
+    let limit = watch.limit_bytes()?;
     let (mut needed, mut unusable, mut now) = (0, u64::MAX, 0);
     let last = history.last_level()?.time_ns;
     let first = history.first.map_or(last, |first| first.time_ns);
@@ -137,7 +137,7 @@ fn left_bytes(watch: &RankWatch, groups: &[&Group]) -> Option<(f64, f64)> {
             }
         }
     }
-    let most = total.saturating_sub(history.outside_bytes().unwrap_or(0)).saturating_sub(needed).saturating_sub(now);
+    let most = limit.saturating_sub(needed).saturating_sub(now);
     let least = most.saturating_sub(if unusable == u64::MAX { 0 } else { unusable });
     Some((most as f64, least as f64))
 }

@@ -149,7 +149,7 @@ fn filling(inputs: &VerdictInputs<'_>, courses: &[Course]) -> Option<Verdict> {
         bound_bytes: bytes,
         fits,
         holder: words::holder(finding),
-        sentence: words::filling(inputs, &shown, finding, bytes, fits),
+        sentence: words::filling(inputs, &shown, finding, (bytes, fits, room.own_limit_bytes)),
         ..shown.measured(VerdictKind::Filling)
     })
 }

@@ -25,6 +25,8 @@ pub(super) struct Room {
     pub who: Subject,
     pub peak_bytes: u64,
     pub limit_bytes: Option<u64>,
+    /// The program's own limit, if it is what decides.
+    pub own_limit_bytes: Option<u64>,
     /// The least and the most of its live memory at the boundaries of the last third, if it was not flat.
     pub swing_bytes: Option<(u64, u64)>,
     /// The difference of the two, if it was flat.
@@ -63,6 +65,7 @@ impl Courses {
                 who: watch.who(),
                 peak_bytes: peak_bytes(watch),
                 limit_bytes: watch.limit_bytes(),
+                own_limit_bytes: watch.facts.own_limit_bytes.filter(|own| watch.limit_bytes() == Some(*own)),
                 swing_bytes,
                 flat_within_bytes: range.filter(is_flat).map_or(0, |(lowest, highest)| highest - lowest),
                 rose: swing_bytes.is_some_and(|swing| only_rose(last_third(watch), swing)),

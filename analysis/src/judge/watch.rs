@@ -42,6 +42,8 @@ pub struct RankFacts {
     pub device_id: Option<Arc<str>>,
     /// All bytes of its device.
     pub device_total_bytes: Option<u64>,
+    /// The limit that the program set on its own allocator.
+    pub own_limit_bytes: Option<u64>,
     /// Whether the device is simulated and has its memory in the host's.
     pub is_simulated: bool,
 }
@@ -212,12 +214,13 @@ impl RankWatch {
         self.facts.rank
     }
 
-    /// The bytes of its device that the process may use: all except those recently used outside its allocator. `None`
-    /// if the device's size is not known.
+    /// The bytes of its device that the process may use: all except those recently used outside its allocator, and at most
+    /// its own limit. `None` if neither the device's size nor a limit is known.
     #[must_use]
     pub fn limit_bytes(&self) -> Option<u64> {
-        let total = self.facts.device_total_bytes.filter(|&total| total > 0)?;
-        Some(total.saturating_sub(self.history.outside_bytes().unwrap_or(0)))
+        let total = self.facts.device_total_bytes.filter(|&total| total > 0);
+        let rest = total.map(|total| total.saturating_sub(self.history.outside_bytes().unwrap_or(0)));
+        [rest, self.facts.own_limit_bytes].into_iter().flatten().min()
     }
 
     /// The device that is watched.
@@ -294,7 +297,8 @@ impl RankWatch {
     #[must_use]
     pub fn resume(&mut self, facts: RankFacts, stacks: Arc<Stacks>) -> bool {
         let device_total_bytes = self.facts.device_total_bytes.or(facts.device_total_bytes);
-        self.facts = RankFacts { device_total_bytes, ..facts };
+        let own_limit_bytes = self.facts.own_limit_bytes;
+        self.facts = RankFacts { device_total_bytes, own_limit_bytes, ..facts };
         self.stacks = stacks;
         let stacks = &self.stacks;
         for site in &mut self.sites {
@@ -497,6 +501,7 @@ impl RankWatch {
         if let Some(total) = sample.device_total_bytes {
             self.facts.device_total_bytes = Some(total);
         }
+        self.facts.own_limit_bytes = sample.limit_bytes.or(self.facts.own_limit_bytes);
         self.history.sample(sample);
         self.table_of(sample);
     }

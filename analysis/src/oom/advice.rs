@@ -61,8 +61,21 @@ fn capacity(report: &Report, failed: &[u32]) -> String {
             let at_least = if report.limit_bytes.is_some() { "at most" } else { "at least" };
             format!("rank {rank} alone would have needed {at_least} {} less", bytes(missing))
         }
+        // The limit is known as an interval. If nothing of the request fits under its lower end, the difference is no advice.
+        _ if missing >= report.facts.rounded_bytes && report.limit_bytes.is_some() => {
+            let limit = report.limit().unwrap_or_default();
+            format!("the process's own limit, {limit}, had no known room for this request")
+        }
+        _ if report.limit_bytes.is_some() && report.facts.own_limit_bytes.is_none() => {
+            format!("this request would have been served with at most {} less", bytes(missing))
+        }
         _ => format!("this request would have been served with {} less", bytes(missing)),
     };
+    if report.facts.demand.failed_before {
+        return format!(
+            "{alone}. A request of this line failed in an earlier step as well: make it smaller, or do without it"
+        );
+    }
     if let Some(larger) = larger_step(report) {
         return format!("{alone}: {larger}");
     }

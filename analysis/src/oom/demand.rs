@@ -36,6 +36,17 @@ pub struct StepEnd {
     pub step: u64,
 }
 
+/// A request that failed before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FailedBefore {
+    /// Its event.
+    pub event: u64,
+    /// Its stack.
+    pub stack: StackId,
+    /// Its bytes, rounded.
+    pub bytes: u64,
+}
+
 /// The events before a failed request.
 #[derive(Clone, Copy, Debug)]
 pub struct Stretch<'a> {
@@ -45,6 +56,8 @@ pub struct Stretch<'a> {
     pub classes: &'a [Class],
     /// The steps that ended, in order.
     pub step_ends: &'a [StepEnd],
+    /// The requests that failed before, in order.
+    pub failed: &'a [FailedBefore],
     /// The number of events before the request.
     pub at: u64,
     /// Whether a step is under way.
@@ -70,6 +83,8 @@ pub struct Demand {
     pub requests: Option<Requests>,
     /// Whether the line of the failed request requested as much in an earlier step.
     pub asked_before: bool,
+    /// Whether a request of this line, at least as large, failed in an earlier step.
+    pub failed_before: bool,
 }
 
 /// The requests for most of the memory that came on top, beside those of earlier steps.
@@ -131,7 +146,8 @@ pub struct Line {
 /// Compares the blocks that are live at a failed request with those of the steps before it.
 #[must_use]
 pub fn compare(stretch: &Stretch<'_>, failed: FailedRequest<'_>, resolve: &dyn Fn(StackId) -> Stack) -> Demand {
-    let lines = Lines::of(stretch.blocks, resolve);
+    let stacks = stretch.blocks.iter().map(|block| block.stack).chain(stretch.failed.iter().map(|failed| failed.stack));
+    let lines = Lines::of(stacks, resolve);
     let earlier = Earlier::of(stretch, &lines);
     let evaluation = || stretch.live().filter(|(block, _)| is_eval(block)).map(|(block, _)| block.from).min();
     let start = match (earlier.ends.last(), stretch.in_step) {
@@ -176,10 +192,14 @@ pub fn compare(stretch: &Stretch<'_>, failed: FailedRequest<'_>, resolve: &dyn F
         half if larger_bytes.saturating_add(new_bytes) >= half => Requests::OfNewLines,
         _ => Requests::Alike,
     };
+    let own_line = lines.named(failed.stack);
+    let has_failed = |other: &FailedBefore| lines.of_stack(other.stack) == own_line && other.bytes >= failed.bytes;
+    let last = earlier.ends.last().map_or(0, |end| end.event);
     Demand {
         accumulated: (is_relevant && most.beyond_bytes > 0).then_some(most),
         requests: (!earlier.ends.is_empty()).then_some(requests),
         asked_before: asked_before > 0 && !is_larger(failed.bytes, asked_before),
+        failed_before: stretch.failed.iter().take_while(|other| other.event <= last).any(has_failed),
     }
 }
 
@@ -208,22 +228,22 @@ struct Lines {
 }
 
 impl Lines {
-    fn of(blocks: &[BlockLife], resolve: &dyn Fn(StackId) -> Stack) -> Self {
+    fn of(stacks: impl Iterator<Item = StackId>, resolve: &dyn Fn(StackId) -> Stack) -> Self {
         let mut lines = Self { by_stack: HashMap::new(), forward: HashSet::new(), sites: Vec::new() };
         let mut numbers: HashMap<Option<Frame>, usize> = HashMap::new();
-        for block in blocks {
-            if lines.by_stack.contains_key(&block.stack) {
+        for id in stacks {
+            if lines.by_stack.contains_key(&id) {
                 continue;
             }
-            let stack = resolve(block.stack);
+            let stack = resolve(id);
             let site = stack.site().cloned();
             let number = *numbers.entry(site.clone()).or_insert_with(|| {
                 lines.sites.push(site);
                 lines.sites.len() - 1
             });
-            lines.by_stack.insert(block.stack, number);
+            lines.by_stack.insert(id, number);
             if stack.calls().iter().any(|frame| frame.plain_function() == "forward") {
-                lines.forward.insert(block.stack);
+                lines.forward.insert(id);
             }
         }
         lines
@@ -291,6 +311,11 @@ impl Earlier {
             }
             earlier.ends.push(End { event, step, level_bytes: level, need_bytes: peak.saturating_sub(begun) });
             (begun, peak) = (level, level);
+        }
+        // A request that failed is a request, too.
+        for failed in stretch.failed.iter().filter(|failed| failed.event <= last) {
+            let largest = earlier.largest.entry(lines.of_stack(failed.stack)).or_default();
+            *largest = (*largest).max(failed.bytes);
         }
         earlier
     }

@@ -152,6 +152,7 @@ fn finding(reports: &[&Report], known: usize) -> Option<Finding> {
         true => (reports, Severity::Info, ", which was caught"),
         false => (&*ended, Severity::Critical, ""),
     };
+    let is_caught = ended.is_empty();
     // The finding describes the first failure, because later failures are often its consequence.
     let first = *reports.iter().min_by_key(|report| (report.facts.time_ns, report.facts.rank))?;
     let facts = &first.facts;
@@ -160,20 +161,44 @@ fn finding(reports: &[&Report], known: usize) -> Option<Finding> {
     numbers.dedup();
     let on = ranks(&numbers, known);
     let site = facts.stack.site().cloned();
+    let now = Moment { epoch: facts.epoch, step: facts.step, time_ns: Some(facts.time_ns), boundary: None };
+    // Each report of a device counts all of the device's failed requests.
+    let by_device: BTreeMap<(u32, u8), &Report> =
+        reports.iter().map(|report| ((report.facts.rank, report.facts.device), *report)).collect();
+    let failures = by_device.values().fold(0_u64, |sum, report| sum.saturating_add(report.facts.failures));
+    let begun = by_device.values().filter_map(|report| report.facts.first_failure).min_by_key(|begun| begun.time_ns);
     Some(Finding {
         confidence: if facts.exact { 1.0 } else { 0.8 },
         all_ranks: numbers.len() > 1 && numbers.len() == known,
-        first_seen: Moment { epoch: facts.epoch, step: facts.step, time_ns: Some(facts.time_ns), boundary: None },
+        first_seen: begun.filter(|_| is_caught).unwrap_or(now),
         live_bytes: Some(facts.at_request.allocated_bytes),
-        title: format!("Out of memory on {on}{}{caught}: {}", moment(facts.epoch, facts.step), reason(first)),
+        title: format!(
+            "Out of memory on {on}{}{caught}{}: {}",
+            moment(facts.epoch, facts.step),
+            repeated(failures, begun),
+            reason(first)
+        ),
         explanation: explanation(first),
         advice: sentence(advice::of(first, &numbers)),
-        evidence: evidence(first),
+        evidence: [evidence(first), vec![("failed_requests".to_owned(), EvidenceValue::Count(failures))]].concat(),
         site,
         stack: facts.stack.frames.clone(),
         subject: first.cause.name().to_owned(),
         ..Finding::new(FindingKind::Oom, severity, 1.0, numbers)
     })
+}
+
+/// ` (10 failed requests since epoch 0)`. Nothing for a single one.
+fn repeated(failures: u64, begun: Option<Moment>) -> String {
+    if failures < 2 {
+        return String::new();
+    }
+    let since = match begun.map(|begun| (begun.epoch, begun.step)) {
+        Some((Some(epoch), _)) => format!(" since epoch {epoch}"),
+        Some((None, Some(step))) => format!(" since step {step}"),
+        _ => String::new(),
+    };
+    format!(" ({}{since})", plural(failures, "failed request"))
 }
 
 /// The request and the reason why it failed. Memory that accumulated comes first, because any next request would have
@@ -231,6 +256,9 @@ pub(super) fn in_blocks(report: &Report) -> String {
 
 fn of_what(report: &Report) -> String {
     match (report.limit_bytes, report.facts.device_total_bytes) {
+        (Some((least, _)), _) if report.facts.own_limit_bytes == Some(least) => {
+            format!(" under a limit of {}", bytes(least))
+        }
         (Some((_, below)), _) => format!(" under a limit below {}", bytes(below)),
         (None, Some(total)) => format!(" of {}", bytes(total)),
         (None, None) => String::new(),
@@ -260,12 +288,10 @@ pub(super) fn explanation(report: &Report) -> String {
             bytes(report.stranded_bytes)
         ),
     });
-    text.push_str(&match report.limit_bytes {
-        Some((least, below)) => format!(
-            " The device had {} free, so the process's own limit was in force: at least {}, less than {}.",
-            bytes(facts.device_free_bytes),
-            bytes(least),
-            bytes(below)
+    text.push_str(&match report.limit() {
+        Some(limit) => format!(
+            " The device had {} free, so the process's own limit was in force: {limit}.",
+            bytes(facts.device_free_bytes)
         ),
         None => format!(" The device had {} free.", bytes(facts.device_free_bytes)),
     });

@@ -15,11 +15,12 @@ mod places;
 pub mod requests;
 
 use memctl_model::allocator::segment_bytes;
-use memctl_model::{AllocatorSettings, PoolId, Stack};
+use memctl_model::{AllocatorSettings, Moment, PoolId, Stack};
 
 use crate::classes::Shares;
 use crate::fragmentation::judge::Holder;
 use crate::fragmentation::picture::Picture;
+use crate::wording::bytes;
 
 use demand::{Accumulation, Demand};
 pub use finding::findings;
@@ -160,6 +161,8 @@ pub struct Facts {
     pub reserved_peak_bytes: u64,
     /// The device's size.
     pub device_total_bytes: Option<u64>,
+    /// The limit that the program set on its own allocator.
+    pub own_limit_bytes: Option<u64>,
     /// Other processes' memory on the device, from the last measurement before the failure.
     pub others_bytes: Option<u64>,
     /// Live memory by class.
@@ -176,6 +179,10 @@ pub struct Facts {
     pub exact: bool,
     /// Whether the process caught the failure: it ended without an error, or a whole step or epoch followed.
     pub went_on: bool,
+    /// The failed requests of this device so far, this one included.
+    pub failures: u64,
+    /// The first of them; `None` if its events are no longer stored.
+    pub first_failure: Option<Moment>,
 }
 
 /// The explanation of one failed request.
@@ -222,6 +229,16 @@ impl Report {
         self.segment_bytes.saturating_sub(self.room_bytes).max(self.missing_bytes)
     }
 
+    /// The process's own limit in words: `131 MiB`, or `at least 130 MiB and less than 132 MiB`. `None` if the device's
+    /// free memory decided.
+    fn limit(&self) -> Option<String> {
+        let (least, below) = self.limit_bytes?;
+        Some(match self.facts.own_limit_bytes == Some(least) {
+            true => bytes(least),
+            false => format!("at least {} and less than {}", bytes(least), bytes(below)),
+        })
+    }
+
     /// The memory that accumulated, if it is the cause or was leaked.
     fn accumulated(&self) -> Option<&Accumulation> {
         self.facts.demand.accumulated.as_ref().filter(|_| self.cause.is_growth())
@@ -241,7 +258,13 @@ pub fn explain(mut facts: Facts) -> Report {
     let stranded_bytes = reserved_after.saturating_sub(in_segments);
     // The device had room for the segment, and yet the request failed: a limit applies to this process.
     let limited = facts.device_free_bytes >= segment_bytes;
+    let known = facts
+        .own_limit_bytes
+        .filter(|&own| own >= reserved_after && own < reserved_after.saturating_add(segment_bytes));
     let limit_bytes = limited.then(|| {
+        if let Some(own) = known {
+            return (own, own.saturating_add(1));
+        }
         let most = reserved_after.saturating_add(segment_bytes);
         (facts.reserved_peak_bytes.max(reserved_after).min(most), most)
     });

@@ -72,12 +72,15 @@ fn facts(at_request: Picture, rounded_bytes: u64, device_free_bytes: u64) -> Fac
         stranding_blocks: at_request.pins.iter().map(|&pin: &Pin| Holder { pin, stack: frame() }).collect(),
         at_request,
         device_total_bytes: None,
+        own_limit_bytes: None,
         others_bytes: None,
         classes: Shares::default(),
         sites: Vec::new(),
         peers: Vec::new(),
         settings: AllocatorSettings::default(),
         went_on: false,
+        failures: 1,
+        first_failure: None,
         exact: true,
     }
 }

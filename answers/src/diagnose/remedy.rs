@@ -117,6 +117,17 @@ pub fn remedy(kind: Option<FindingKind>, pattern: Option<Pattern>) -> Remedy {
     }
 }
 
+/// Tensors that the traceback of a kept exception holds.
+#[must_use]
+pub fn kept_exception() -> Remedy {
+    Remedy {
+        pattern: "An exception is kept, and the frames of its traceback keep their variables.",
+        before: &["failed.append(error)"],
+        after: &["failed.append(traceback.format_exc())  # the text"],
+        proof: Proof::NoLeak,
+    }
+}
+
 /// Live tensors that are retained.
 fn kept(kind: Option<FindingKind>, pattern: Option<Pattern>) -> Remedy {
     let proof = Proof::NoLeak;

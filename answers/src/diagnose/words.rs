@@ -6,7 +6,7 @@ use memctl_analysis::{display_threshold, proof_limits};
 use memctl_model::{FindingKind, HumanBytes, JobState, Pattern};
 
 use super::proving::proof;
-use super::remedy::{Remedy, remedy};
+use super::remedy::{Remedy, kept_exception, remedy};
 use super::{Question, Usage};
 use crate::advice::Advice;
 use crate::finding::{Finding, phrases};
@@ -30,7 +30,10 @@ const CHAINS: usize = 2;
 pub fn questions(report: &Report, usage: Option<&Usage>, replay: Option<&Advice>, flags: &str) -> Vec<Question> {
     let main = main(report);
     let pattern_seen = main.and_then(|finding| finding.pattern.as_deref()).and_then(Pattern::of_name);
-    let remedy = remedy(main.and_then(Finding::known_kind), pattern_seen);
+    let remedy = match main.and_then(|finding| finding.holders.as_ref()) {
+        Some(holders) if holders.is_kept_by_traceback() => kept_exception(),
+        _ => remedy(main.and_then(Finding::known_kind), pattern_seen),
+    };
     vec![
         Question::new("How much is used, and by what?", used(usage)),
         Question::new("Does it grow, and where?", growth(report)),

@@ -4,7 +4,7 @@
 //! Guarantees: without a response, the reason is given and no figure. Says nothing about a finding for which no process
 //! was searched.
 
-use memctl_model::holders::is_main;
+use memctl_model::holders::{TRACEBACK, is_main};
 use memctl_model::{self as model, HolderPace, HoldersAsked, TensorHolder};
 use serde::{Deserialize, Serialize};
 
@@ -143,6 +143,17 @@ impl FindingHolders {
         self.holders
             .iter()
             .any(|GrowingHolder { holder, .. }| is_main(holder.blocks, asked, found, holder.is_bounded()))
+    }
+
+    /// Whether the first of the main holders is the traceback of a kept exception.
+    #[must_use]
+    pub fn is_kept_by_traceback(&self) -> bool {
+        let (Some(asked), Some(found)) = (self.asked_blocks, self.found_blocks) else { return false };
+        let main = self
+            .holders
+            .iter()
+            .find(|GrowingHolder { holder, .. }| is_main(holder.blocks, asked, found, holder.is_bounded()));
+        main.is_some_and(|main| main.holder.chain.iter().any(|step| step == TRACEBACK))
     }
 
     /// Each holder's chain in a line, with an arrow between two steps.

@@ -165,8 +165,11 @@ impl Closing<'_> {
                 false => "the next `memctl run` with this destination delivers it",
             };
             say(self.global, &format!("{size} could not be delivered{to}, and is kept in {folder}; {next}"));
-            if let Some(why) = why {
-                say(self.global, why);
+            let not_accepted = ended.iter().find_map(|ended| ended.not_accepted.as_deref());
+            match (why, not_accepted) {
+                (Some(why), _) => say(self.global, why),
+                (None, Some(reason)) => say(self.global, &format!("the daemon did not accept it: {reason}")),
+                (None, None) => {}
             }
         } else if undelivered > 0 && destination.spool.is_none() {
             say(

@@ -11,8 +11,8 @@ use std::collections::HashMap;
 use memctl_analysis::Birth;
 use memctl_analysis::classes::{Asked, Class, Classifier, OPEN, Stay, allocated};
 use memctl_analysis::lifetimes::{BlockLife, Lives};
-use memctl_analysis::oom::demand::{StepEnd, Stretch};
-use memctl_model::{BlockState, DeviceIndex, Keyframe, KeyframeReason, Stack, StackId};
+use memctl_analysis::oom::demand::{FailedBefore, StepEnd, Stretch};
+use memctl_model::{Action, BlockState, DeviceIndex, Keyframe, KeyframeReason, Stack, StackId};
 use memctl_proto::StackDictionary;
 
 use crate::job_data::error::ReadError;
@@ -42,6 +42,7 @@ pub(crate) struct Classed {
     stays: Vec<bool>,
     by_address: HashMap<u64, Vec<usize>>,
     step_ends: Vec<StepEnd>,
+    failed: Vec<FailedBefore>,
 }
 
 impl Classed {
@@ -71,13 +72,17 @@ impl Classed {
             .fold((u64::MAX, 0), |(from, to), chunk| (chunk.index.first_ns.min(from), chunk.index.last_ns.max(to)));
         let cursor = MarkCursor::between(store, session.key, times_ns).await?;
         let state = replay.map().keyframe(DeviceIndex(device), begin, times_ns.0, KeyframeReason::Periodic);
-        let mut watch = Watch { lives: Lives::new(&state), steps: Vec::new(), step_ends: Vec::new(), cursor };
+        let (steps, step_ends, failed) = (Vec::new(), Vec::new(), Vec::new());
+        let mut watch = Watch { lives: Lives::new(&state), steps, step_ends, failed, cursor };
         let ran = replay
             .run(to, |number, event, map| {
                 let mut birth = Birth::default();
                 watch.advance(number, event.time_ns);
                 watch.cursor.refine(event, &mut birth);
                 watch.pass(number);
+                if event.action == Action::Oom {
+                    watch.failed.push(FailedBefore { event: number, stack: event.stack, bytes: event.size });
+                }
                 watch.lives.event(number, event, map.block_bytes(event.addr), birth);
                 Go::On
             })
@@ -97,7 +102,8 @@ impl Classed {
 
     /// The stretch before a request that failed after `at` events.
     pub fn stretch(&self, at: u64, in_step: bool) -> Stretch<'_> {
-        Stretch { blocks: &self.blocks, classes: &self.classes, step_ends: &self.step_ends, at, in_step }
+        let Self { blocks, classes, step_ends, failed, .. } = self;
+        Stretch { blocks, classes, step_ends, failed, at, in_step }
     }
 
     /// The class of the block at an address after `at` events.
@@ -196,6 +202,7 @@ struct Watch {
     /// Pairs of an event number and a step. From that event on, the step is current, or it is the next one to begin.
     steps: Vec<(u64, u64)>,
     step_ends: Vec<StepEnd>,
+    failed: Vec<FailedBefore>,
     cursor: MarkCursor,
 }
 
@@ -219,7 +226,7 @@ impl Watch {
     }
 
     fn classed(self, resolve: &dyn Fn(StackId) -> Stack) -> Classed {
-        let Self { lives, steps, step_ends, .. } = self;
+        let Self { lives, steps, step_ends, failed, .. } = self;
         let asked: Vec<Asked> = lives.blocks.iter().map(|block| Asked::of_life(block, &steps)).collect();
         let classes = Classifier::new(resolve).requests(&asked);
         let stays = asked.iter().map(|one| one.ended == OPEN || one.stay != Some(Stay::Within)).collect();
@@ -227,6 +234,6 @@ impl Watch {
         for (at, block) in lives.blocks.iter().enumerate() {
             by_address.entry(block.addr).or_default().push(at);
         }
-        Classed { blocks: lives.blocks, classes, stays, by_address, step_ends }
+        Classed { blocks: lives.blocks, classes, stays, by_address, step_ends, failed }
     }
 }

@@ -100,10 +100,12 @@ fn of_nearest(samples: &[Sample], time_ns: u64) -> Around {
     let process = nearest(|sample| sample.process_used_bytes.is_some());
     let others = nearest(|sample| sample.foreign_used_bytes.is_some());
     let nccl = nearest(|sample| sample.nccl_bytes.is_some());
+    let limit = nearest(|sample| sample.limit_bytes.is_some());
     let sample = device.or(process).map(|&first| Sample {
         process_used_bytes: process.and_then(|sample| sample.process_used_bytes),
         foreign_used_bytes: others.and_then(|sample| sample.foreign_used_bytes),
         nccl_bytes: nccl.and_then(|sample| sample.nccl_bytes),
+        limit_bytes: limit.and_then(|sample| sample.limit_bytes),
         device_total_bytes: samples.iter().find_map(|sample| sample.device_total_bytes),
         ..first
     });

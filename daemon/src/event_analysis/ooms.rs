@@ -21,7 +21,9 @@ use memctl_analysis::oom::finding::Missing;
 use memctl_analysis::oom::requests::{Input, Requests};
 use memctl_analysis::oom::{self, Earlier, Facts, Peer, SiteUse};
 use memctl_analysis::rules::PlacementRules;
-use memctl_model::{Action, BlockUse, Event, Finding, Keyframe, KeyframeReason, Sample, SourceKind, Stack, StackId};
+use memctl_model::{
+    Action, BlockUse, Event, Finding, Keyframe, KeyframeReason, Moment, Sample, SourceKind, Stack, StackId,
+};
 use memctl_proto::item::Content;
 use memctl_proto::v1::ItemKind;
 
@@ -84,12 +86,14 @@ pub(crate) async fn of_device(
     let highest = Highest { reserved: reserved_peak, allocated: earlier_peak };
     let (places, reserved_peak) = places(store, session, device, (first, last), cursor.clone(), highest).await?;
     let later = later_spans(store, session, places.first().map(|place| place.event.time_ns)).await?;
+    let first_failure = first_failure(store, session, device, &chunks).await?;
+    let later_failures = places.len() as u64;
     let mut reports = Vec::new();
     // The failures of one chunk are close together in time, so the other ranks are read once, for the time of the first
     // one.
     let first_ns = places.first().map_or(0, |place| place.event.time_ns);
     let peers = peers(store, found, session, first_ns).await?;
-    for place in places {
+    for (number, place) in places.into_iter().enumerate() {
         let went_on = went_on(session, &later, place.event.time_ns);
         if !went_on && is_open(session, place.event.time_ns) {
             continue;
@@ -118,6 +122,7 @@ pub(crate) async fn of_device(
             reserved_after_bytes: place.reserved_after_bytes,
             reserved_peak_bytes: reserved_peak,
             device_total_bytes: sample.as_ref().and_then(|sample| sample.device_total_bytes),
+            own_limit_bytes: sample.as_ref().and_then(|sample| sample.limit_bytes),
             others_bytes: sample.as_ref().and_then(|sample| sample.foreign_used_bytes),
             classes,
             sites: sites(&keyframe, before.as_ref(), &resolve),
@@ -126,6 +131,8 @@ pub(crate) async fn of_device(
             settings: session.info.settings.clone(),
             exact: last.levels.exact,
             went_on,
+            failures: device.ooms.saturating_sub(later_failures - 1 - number as u64),
+            first_failure,
             earlier: place.earlier,
             input: place.input,
             demand,
@@ -133,6 +140,34 @@ pub(crate) async fn of_device(
         }));
     }
     Ok(reports)
+}
+
+/// The moment of the device's first failed request; `None` if only one failed, or if the first is no longer stored.
+async fn first_failure(
+    store: &dyn Store,
+    session: &SessionRow,
+    device: &DeviceRow,
+    chunks: &[ChunkRow],
+) -> Result<Option<Moment>, ReadError> {
+    let stored = chunks.iter().fold(0_u64, |sum, chunk| sum.saturating_add(chunk.levels.ooms));
+    let chunk = chunks.iter().find(|chunk| chunk.levels.ooms > 0);
+    let Some(chunk) = chunk.filter(|_| device.ooms > 1 && stored >= device.ooms) else { return Ok(None) };
+    let mut cursor = MarkCursor::between(store, session.key, (chunk.index.first_ns, chunk.index.last_ns)).await?;
+    let from = chunk.index.first_event;
+    let mut replay = Replay::before(store, session, device.info.index.0, &[], from).await?;
+    let mut first = None;
+    replay
+        .run(from + chunk.index.count, |number, event, _| {
+            cursor.advance(event.time_ns, |_| ());
+            if event.action != Action::Oom || number <= from {
+                return Go::On;
+            }
+            let epoch = cursor.epoch().or(Some(chunk.index.first_epoch));
+            first = Some(Moment { epoch, step: cursor.step(), time_ns: Some(event.time_ns), boundary: None });
+            Go::Stop
+        })
+        .await?;
+    Ok(first)
 }
 
 /// Begin and end of steps and epochs since a failed request.

@@ -71,7 +71,7 @@ pub(crate) fn raise(known: &mut Sample, other: &Sample) {
     }
     raise!(allocated_bytes active_bytes reserved_bytes peak_allocated_bytes peak_reserved_bytes alloc_retries ooms);
     raise!(device_used_bytes device_total_bytes process_used_bytes foreign_used_bytes utilisation_percent);
-    raise!(host_rss_bytes children_rss_bytes nccl_bytes);
+    raise!(host_rss_bytes children_rss_bytes nccl_bytes limit_bytes);
     known.sharing = known.sharing.or(other.sharing);
 }
 
@@ -92,7 +92,7 @@ pub(crate) fn fold(known: &mut Sample, later: Sample) {
     }
     replace!(allocated_bytes active_bytes reserved_bytes peak_allocated_bytes peak_reserved_bytes alloc_retries ooms);
     replace!(device_used_bytes device_total_bytes process_used_bytes foreign_used_bytes utilisation_percent);
-    replace!(host_rss_bytes children_rss_bytes nccl_bytes);
+    replace!(host_rss_bytes children_rss_bytes nccl_bytes limit_bytes);
     known.sharing = known.sharing.or(later.sharing);
 }
 

@@ -89,12 +89,14 @@ impl Certificates {
     /// Reads the files again for the next connections.
     ///
     /// # Errors
-    /// The first file that cannot be used. The former configuration then stays in force.
+    /// The first file that cannot be used, or a certificate that has expired. The former configuration then stays in
+    /// force.
     pub fn reload(&self) -> Result<(), TlsError> {
         // The stamp is taken before reading, so that a change in between is noticed next time.
         let stamp = stamp(&self.files);
         *self.stamp.lock().unwrap_or_else(PoisonError::into_inner) = stamp;
         let configs = configs(&self.files)?;
+        self.refuse_expired()?;
         *self.configs.write().unwrap_or_else(PoisonError::into_inner) = configs;
         Ok(())
     }
@@ -116,6 +118,15 @@ impl Certificates {
                 }
                 Ok(None) | Err(_) => {}
             }
+        }
+    }
+
+    /// Clients refuse an expired certificate, and the former one may still be valid.
+    fn refuse_expired(&self) -> Result<(), TlsError> {
+        let chain = certificates(&self.files.cert)?;
+        match chain.first().and_then(expired_at) {
+            Some(at) => Err(TlsError::new(&self.files.cert, format!("it expired at {at}"))),
+            None => Ok(()),
         }
     }
 
@@ -178,12 +189,10 @@ fn config(files: &TlsFiles) -> Result<ServerConfig, TlsError> {
             "TLS: this is an authority's own certificate (CA:TRUE), which memctl's clients refuse as a server's; make one with CA:FALSE"
         );
     }
-    if let Some(last_s) = chain.first().and_then(|own| certificate::read(own).not_after_s)
-        && last_s < now_ns() / 1_000_000_000
-    {
+    if let Some(expired_at) = chain.first().and_then(expired_at) {
         tracing::warn!(
             cert = %files.cert.display(),
-            expired_at = rfc3339(last_s.saturating_mul(1_000_000_000)),
+            expired_at,
             "TLS: this certificate has expired, so clients refuse it; replace its file with a renewed one"
         );
     }
@@ -197,6 +206,12 @@ fn config(files: &TlsFiles) -> Result<ServerConfig, TlsError> {
     config.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
     Ok(config)
+}
+
+/// When a certificate expired; `None` if it is still valid.
+fn expired_at(own: &CertificateDer<'static>) -> Option<String> {
+    let last_s = certificate::read(own).not_after_s?;
+    (last_s < now_ns() / 1_000_000_000).then(|| rfc3339(last_s.saturating_mul(1_000_000_000)))
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {

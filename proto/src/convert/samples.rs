@@ -29,6 +29,7 @@ impl From<&Sample> for v1::Sample {
             host_rss_bytes,
             children_rss_bytes,
             nccl_bytes,
+            limit_bytes,
             sharing,
         } = *sample;
         Self {
@@ -49,6 +50,7 @@ impl From<&Sample> for v1::Sample {
             host_rss_bytes,
             children_rss_bytes,
             nccl_bytes,
+            limit_bytes,
             sharing: sharing_to_wire(sharing),
         }
     }
@@ -76,6 +78,7 @@ impl TryFrom<v1::Sample> for Sample {
             host_rss_bytes,
             children_rss_bytes,
             nccl_bytes,
+            limit_bytes,
             sharing,
         } = wire;
         Ok(Self {
@@ -96,6 +99,7 @@ impl TryFrom<v1::Sample> for Sample {
             host_rss_bytes,
             children_rss_bytes,
             nccl_bytes,
+            limit_bytes,
             sharing: sharing_from_wire(&sharing),
         })
     }

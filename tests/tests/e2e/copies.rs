@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use memctl_agent::{Agent, AgentConfig, Daemon};
+use memctl_agent::{Agent, AgentConfig, Daemon, SpoolConfig};
 use memctl_model::{DeviceIndex, DeviceInfo, SessionId, SessionInfo};
 use memctl_tests::daemon::{DaemonProcess, free_port};
 use memctl_tests::source::Producer;
@@ -215,6 +215,60 @@ async fn an_answer_without_damaged_items_says_so() {
     }
     let page = run(&mut ask("table"));
     assert!(page.contains("damaged and"), "{page}");
+}
+
+/// Overwrites the root page of a table.
+async fn damage_page(file: &Path, table: &str) {
+    let mut connection = SqliteConnection::connect(&format!("sqlite://{}", file.display())).await.unwrap();
+    let page: i64 = sqlx::query_scalar("SELECT rootpage FROM sqlite_master WHERE name = ?")
+        .bind(table)
+        .fetch_one(&mut connection)
+        .await
+        .unwrap();
+    let bytes: i64 = sqlx::query_scalar("PRAGMA page_size").fetch_one(&mut connection).await.unwrap();
+    sqlx::query("PRAGMA wal_checkpoint(TRUNCATE)").execute(&mut connection).await.unwrap();
+    connection.close().await.unwrap();
+    let mut whole = std::fs::read(file).unwrap();
+    let at = ((page - 1) * bytes) as usize;
+    whole[at..at + 400].fill(0xA5);
+    std::fs::write(file, whole).unwrap();
+}
+
+/// A store that takes no write is not ready as long as agents try, and the agent learns the reason.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_with_a_damaged_page_is_not_ready_and_the_agent_learns_why() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    run(memctl().arg("import").arg(recordings::folder("gpt_clean")).args(["--job", "clean", "--data-dir"]).arg(&data));
+    damage_page(&data.join("memctl.db"), "payload").await;
+    let (daemon, port) = super::page::served(&data, &[]);
+    let ready = || super::page::get(&port, "/readyz").status == 200;
+    let config = AgentConfig {
+        linger: Some(Duration::from_millis(5)),
+        spool: Some(SpoolConfig { folder: folder.path().join("spool"), bytes_max: 1 << 20 }),
+        ..AgentConfig::new(session(0), Daemon::Address(daemon.url.as_str().into()))
+    };
+    let agent = Agent::start(config).expect("the agent starts");
+    let mut recorder = agent.recorder(DeviceIndex(0)).expect("the recorder");
+    Producer::new(3).take(100).for_each(|event| recorder.event_waiting(&event).expect("the agent runs"));
+    agent.epoch_end(0);
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while ready() {
+        assert!(Instant::now() < deadline, "the failed write is not known");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    // The agent tries again and again; each attempt begins with a transaction without items.
+    for _ in 0..20 {
+        assert!(!ready(), "the store takes no write");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    drop(recorder);
+    let outcome = agent.stop(None, Duration::from_secs(1));
+    assert!(!outcome.delivered && outcome.counts.dropped == 0, "it is in the spool: {outcome:?}");
+    assert!(outcome.not_accepted.as_ref().is_some_and(|why| why.contains("damaged")), "{outcome:?}");
+    let doctor = memctl().args(["doctor", "--daemon", &daemon.url]).output().unwrap();
+    assert_eq!(doctor.status.code(), Some(1), "{}", stdout(&doctor));
+    assert_eq!(daemon.terminate(), 0);
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! TLS: accepted and refused peers, on the daemon's ports and towards Postgres; certificates replaced under load.
 
+use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
@@ -157,6 +158,29 @@ fn an_authoritys_own_certificate_is_told_from_a_servers() {
         said.read_to_string(&mut text).unwrap();
         assert_eq!(text.contains("authority's own certificate"), code != 0, "{text}");
     }
+}
+
+/// Clients would refuse an expired certificate, so it does not replace a valid one.
+#[test]
+fn an_expired_certificate_does_not_replace_a_valid_one() {
+    let home = tempfile::tempdir().unwrap();
+    let ours = Authority::new(home.path(), "ours");
+    let server = ours.issue("daemon");
+    let mut command = memctl();
+    command.args(["daemon", "--listen", "127.0.0.1:0", "--data-dir"]).arg(home.path().join("store"));
+    command.arg("--tls-cert").arg(&server.cert).arg("--tls-key").arg(&server.key).stderr(Stdio::piped());
+    let mut daemon = DaemonProcess::of(&mut command);
+    let mut said = BufReader::new(daemon.said().unwrap()).lines().map_while(Result::ok);
+    assert!(jobs(&daemon.url, &ours.file, None).status.success());
+    ours.issue_until("old", (2020, 1, 1)).replaces(&server);
+    let line = said.find(|line| line.contains("the certificates were")).expect("the daemon looks every ten seconds");
+    assert!(line.contains("were not reloaded") && line.contains("it expired at 2020-01-01"), "{line}");
+    let output = jobs(&daemon.url, &ours.file, None);
+    assert!(output.status.success(), "{}", stderr(&output));
+    ours.issue("renewed").replaces(&server);
+    let line = said.find(|line| line.contains("the certificates were")).expect("the daemon looks every ten seconds");
+    assert!(line.contains("the certificates were reloaded"), "{line}");
+    assert_eq!(daemon.terminate(), 0);
 }
 
 /// Each TLS problem is named with its remedy, and none is reported as a missing daemon.

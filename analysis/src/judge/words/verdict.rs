@@ -185,15 +185,18 @@ pub(in crate::judge) fn filling(
     inputs: &VerdictInputs<'_>,
     shown: &Shown<'_>,
     finding: &Finding,
-    bound: Option<u64>,
-    fits: Option<bool>,
+    (bound, fits, own_limit): (Option<u64>, Option<bool>, Option<u64>),
 ) -> String {
     let held = holder(finding).unwrap_or_else(|| "a container with a bound".to_owned());
     let stops = bound.map_or_else(String::new, |bytes| format!(" It stops at {}.", HumanBytes::of(bytes)));
+    let who = own_limit.map_or_else(
+        || "The device".to_owned(),
+        |limit| format!("The process's own limit of {}", HumanBytes::of(limit)),
+    );
     let fits = match fits {
-        Some(true) if bound.is_some() => " The device has room for it.",
-        Some(false) => " The device has no room for it.",
-        _ => "",
+        Some(true) if bound.is_some() => format!(" {who} has room for it."),
+        Some(false) => format!(" {who} has no room for it."),
+        _ => String::new(),
     };
     format!("{}. It fills {held}.{stops}{fits}", grown(inputs, shown))
 }

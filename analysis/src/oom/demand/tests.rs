@@ -12,6 +12,7 @@ struct Recording {
     blocks: Vec<BlockLife>,
     classes: Vec<Class>,
     ends: Vec<StepEnd>,
+    failed: Vec<FailedBefore>,
     now: u64,
     phase: Option<Phase>,
 }
@@ -47,6 +48,11 @@ impl Recording {
         layers.collect()
     }
 
+    fn fail(&mut self, line: u32, bytes: u64) {
+        self.now += 1;
+        self.failed.push(FailedBefore { event: self.now, stack: StackId(line), bytes });
+    }
+
     fn end_step(&mut self) {
         let step = self.ends.len() as u64;
         self.ends.push(StepEnd { event: self.now, step });
@@ -65,8 +71,8 @@ impl Recording {
     }
 
     fn compare(&self, (line, bytes): (u32, u64), in_step: bool) -> Demand {
-        let Self { blocks, classes, ends, now, .. } = self;
-        let stretch = Stretch { blocks, classes, step_ends: ends, at: *now, in_step };
+        let Self { blocks, classes, ends, failed, now, .. } = self;
+        let stretch = Stretch { blocks, classes, step_ends: ends, failed, at: *now, in_step };
         compare(&stretch, FailedRequest { bytes, stack: &stack(StackId(line)) }, &stack)
     }
 }
@@ -209,4 +215,18 @@ fn a_little_memory_is_no_reason() {
         recording.alloc(9, MIB / 2, Class::Temporaries);
     }
     assert_eq!(recording.compare((12, MIB), false).accumulated, None);
+}
+
+#[test]
+fn a_request_that_failed_in_an_earlier_step_is_not_of_a_new_line() {
+    let mut recording = Recording::training(3);
+    assert_eq!(recording.compare((39, 600 * MIB), false).requests, Some(Requests::OfNewLines));
+    recording.fail(39, 600 * MIB);
+    let same_step = recording.compare((39, 600 * MIB), false);
+    assert_eq!((same_step.requests, same_step.failed_before), (Some(Requests::OfNewLines), false));
+    recording.end_step();
+    let again = recording.compare((39, 600 * MIB), false);
+    assert_eq!((again.requests, again.asked_before, again.failed_before), (Some(Requests::Alike), true, true));
+    assert!(!recording.compare((38, 600 * MIB), false).failed_before, "another line");
+    assert!(!recording.compare((39, 900 * MIB), false).failed_before, "a larger request");
 }
