@@ -51,6 +51,8 @@ impl Classifier<'_> {
                     Scaling::PerhapsProportional
                 }
                 _ if of_parameter.contains(&one.bytes) => Scaling::PerhapsFixed,
+                // What outlives the next step may be a buffer whose items do not depend on the batch.
+                Class::Activations if one.stay == Some(Stay::Kept) => Scaling::PerhapsProportional,
                 Class::Activations => Scaling::Proportional,
                 Class::Temporaries | Class::Unknown => Scaling::PerhapsProportional,
             }
@@ -156,6 +158,8 @@ mod tests {
         let scalings = classifier.scalings(&piled, &classes, 4);
         assert_eq!(scalings, [Fixed, PerhapsProportional, PerhapsProportional, PerhapsFixed]);
         assert_eq!(classifier.scalings(&piled[..2], &classes[..2], 4), [Fixed, PerhapsFixed], "it may be a copy");
+        let buffered = [asked(1, 40_000, true), asked(2, 8_000, true)];
+        assert_eq!(classifier.scalings(&buffered, &classes[..2], 4), [Fixed, PerhapsProportional]);
     }
 
     #[test]

@@ -261,6 +261,8 @@ fn sizes(answer: &Fit, screen: &Screen) -> String {
     for at in &answer.at {
         let fits = match at.fits {
             Some(true) => ("yes", Some(Tone::Good)),
+            // The lower end of the interval fits, so neither is promised.
+            Some(false) if answer.device_memory_bytes.is_some_and(|memory| at.low <= memory) => ("unsure", None),
             Some(false) => ("NO", Some(Tone::Alert)),
             None => ("-", None),
         };
