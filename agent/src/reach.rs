@@ -382,7 +382,10 @@ const REMEDIES: [(&str, &str); 11] = [
         "TLS 1.3 does not accept the signature of its certificate: make one with a P-256 or RSA-PSS key, and name its \
          authority with --tls-ca",
     ),
-    ("corrupt message", "nothing speaks TLS there: write http://, or give the daemon a certificate"),
+    (
+        "corrupt message",
+        "nothing speaks TLS there: write http://, or give the daemon a certificate; if neither helps, it is the HTTP port, and the port of --listen is another one",
+    ),
 ];
 
 impl ReachError {

@@ -124,7 +124,7 @@ impl Failure {
         }
         if let Some(cause) = closed.filter(|_| place.contains("http://")) {
             return Self::unreachable(format!(
-                "{place} closed the connection without an answer ({cause}): it ended meanwhile, or it has a certificate: then write https://"
+                "{place} closed the connection without an answer ({cause}): it ended meanwhile, it has a certificate (then write https://), or this is its HTTP port (then use the port of --listen)"
             ));
         }
         let said = if status.message().is_empty() { status.code().description() } else { status.message() };

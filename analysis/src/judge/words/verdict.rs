@@ -3,7 +3,7 @@
 //! Guarantees: the sentence states the measurement first, then its meaning, and nothing else.
 
 use memctl_model::verdict::{bytes_in_duration, duration};
-use memctl_model::{Boundary, Cause, Finding, HumanBytes, Judged, NotJudged, Pattern, Severity};
+use memctl_model::{Boundary, Cause, Finding, HumanBytes, Judged, NotJudged, Pattern, Severity, TensorHolder};
 
 use super::{places, until};
 use crate::judge::Activity;
@@ -177,7 +177,11 @@ fn of_optimizer(finding: &Finding) -> Option<String> {
 /// The holder of most of a finding's blocks, in words.
 pub(in crate::judge) fn holder(finding: &Finding) -> Option<String> {
     let (_, most, _) = finding.main_holder()?;
-    let others = second_holders::beside(finding).into_iter().map(|holder| holder.subject.clone());
+    // A container and the graphs of its tensors are one object: `list x`, and `the graph of the tensors in list x`.
+    let is_same =
+        |other: &&TensorHolder| other.subject.ends_with(&*most.subject) || most.subject.ends_with(&*other.subject);
+    let others = second_holders::beside(finding).into_iter().filter(|other| !is_same(other));
+    let others = others.map(|holder| holder.subject.clone());
     Some(all_of(&std::iter::once(most.subject.clone()).chain(others).collect::<Vec<String>>()))
 }
 
