@@ -340,6 +340,9 @@ pub struct Sample {
     /// Features that share device memory, as far as the process was seen to use them so far.
     #[prost(enumeration = "MemorySharing", repeated, tag = "18")]
     pub sharing: ::prost::alloc::vec::Vec<i32>,
+    /// The limit that the program set on its own allocator (`torch.cuda.set_per_process_memory_fraction`).
+    #[prost(uint64, optional, tag = "19")]
+    pub limit_bytes: ::core::option::Option<u64>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SessionEnd {
