@@ -103,7 +103,7 @@ impl Scope {
     /// does not.
     #[must_use]
     pub fn undecided(&self, findings: &[Finding]) -> Option<&NotJudged> {
-        self.inconclusive().filter(|_| !findings.iter().any(Finding::hurts))
+        self.inconclusive().filter(|_| !findings.iter().any(Finding::is_warning_or_worse))
     }
 
     /// The gap because of which the absence of findings of these kinds means nothing.

@@ -312,6 +312,7 @@ impl From<&model::Sample> for Sample {
             children_rss_bytes,
             // Shown as a row of the ledger.
             nccl_bytes: _,
+            limit_bytes: _,
             sharing: _,
         } = sample;
         Self {

@@ -17,7 +17,7 @@ mod tests;
 
 use memctl_model::limits::LABEL_BYTES_MAX;
 
-use text::{cut, number, set};
+use text::{cut, number, value_of};
 
 /// The wire refuses a session with a rank beyond this, which would be a mistake.
 const RANKS_MAX: u32 = 1 << 20;

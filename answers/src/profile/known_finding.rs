@@ -77,7 +77,7 @@ impl KnownHolder {
 impl KnownFinding {
     /// Whether its severity is warning or worse.
     #[must_use]
-    pub fn hurts(&self) -> bool {
+    pub fn is_warning_or_worse(&self) -> bool {
         self.severity >= Severity::Warning
     }
 

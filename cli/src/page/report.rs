@@ -265,7 +265,7 @@ fn by_count(report: &Report, read: fn(&Rank) -> Option<u64>) -> Vec<(u64, String
 
 /// The problems, or a statement that there are none.
 fn findings(report: &Report, screen: &Screen) -> String {
-    if report.findings.iter().any(Finding::hurts) {
+    if report.findings.iter().any(Finding::is_warning_or_worse) {
         let undecided = report.scope.inconclusive().is_some();
         let gaps = if undecided { judged::not_judged(&report.scope, screen) } else { String::new() };
         return format!("{}{gaps}", finding::several(&report.findings, screen));

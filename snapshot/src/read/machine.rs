@@ -285,7 +285,7 @@ impl<'r> Machine<'r> {
         if self.marks.len() >= MARKS_MAX {
             return Err(SnapshotFault::TooDeep { what: "more than 256 nested containers", at: self.at });
         }
-        self.marks.push(Mark { at: self.stack.len(), taken_early: false });
+        self.marks.push(Mark { height: self.stack.len(), taken_early: false });
         Ok(())
     }
 

@@ -75,7 +75,7 @@ impl Machine<'_> {
             }
             op::POP => match self.marks.last() {
                 // As in CPython: if there is nothing above the mark, the mark itself is removed.
-                Some(mark) if mark.at == self.stack.len() => self.unmark().map(|_| ()),
+                Some(mark) if mark.height == self.stack.len() => self.unmark().map(|_| ()),
                 _ => {
                     let value = self.pop()?;
                     self.heap.close(value);

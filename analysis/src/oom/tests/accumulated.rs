@@ -19,7 +19,7 @@ fn accumulated(beyond_bytes: u64, since: Since) -> Demand {
         saved_bytes: 800 * MIB,
         lines,
     };
-    Demand { accumulated: Some(accumulated), requests: Some(Requests::Alike), asked_before: true }
+    Demand { accumulated: Some(accumulated), requests: Some(Requests::Alike), asked_before: true, failed_before: false }
 }
 
 #[test]
