@@ -409,7 +409,7 @@ impl Agent {
 
     /// Adds a measurement.
     pub fn sample(&self, sample: Sample) -> bool {
-        self.note(Note::Sample(sample))
+        self.note(Note::Sample(Box::new(sample)))
     }
 
     /// Adds a mark with its own time after everything recorded so far. Waits for room, for sources that can wait.

@@ -16,7 +16,7 @@ pub enum Note {
     /// The next stack of the dictionary.
     Stack(Box<[Frame]>),
     /// A measurement.
-    Sample(Sample),
+    Sample(Box<Sample>),
     /// The state of a device, with its ring's position when it was read.
     Keyframe(Box<Keyframe>, Position),
     /// The trainer's answer to a request for holders, as JSON.

@@ -177,7 +177,7 @@ impl Translator {
     pub(crate) fn next_note(&mut self) -> Option<Note> {
         loop {
             if let Some(sample) = self.samples.pop() {
-                return Some(Note::Sample(sample));
+                return Some(Note::Sample(Box::new(sample)));
             }
             let bytes = self.notes.pop()?;
             match messages::read(&bytes) {

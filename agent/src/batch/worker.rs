@@ -251,7 +251,7 @@ impl Worker {
             Note::Sample(sample) => {
                 // In a session without events, the allocator's counters count as activity.
                 self.counted += u64::from(sample.allocated_bytes.is_some());
-                self.batcher.sample(sample);
+                self.batcher.sample(*sample);
             }
             Note::Keyframe(keyframe, position) => {
                 if let Some(lane) = self.lanes.iter_mut().find(|lane| lane.device == keyframe.device) {

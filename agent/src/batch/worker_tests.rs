@@ -167,7 +167,7 @@ fn where_only_counters_are_told_boundaries_have_them() {
         ..Sample::default()
     };
     let tell = |bench: &Bench, note| bench.notes.send(note).unwrap();
-    tell(&bench, Note::Sample(sample(1_000, 5_000)));
+    tell(&bench, Note::Sample(Box::new(sample(1_000, 5_000))));
     bench.mark(MarkKind::EpochEnd(0));
     let (tables, _) = bench.turn(100);
     let seen = |table: &SiteTable| {
@@ -179,12 +179,12 @@ fn where_only_counters_are_told_boundaries_have_them() {
         )
     };
     assert_eq!(seen(&tables[0]), (Boundary::EpochEnd, 1_000, 2 << 20, 5_000));
-    tell(&bench, Note::Sample(sample(1_500, 5_000)));
+    tell(&bench, Note::Sample(Box::new(sample(1_500, 5_000))));
     bench.mark(MarkKind::EpochEnd(1));
     let (tables, _) = bench.turn(200);
     assert_eq!(seen(&tables[0]), (Boundary::EpochEnd, 1_500, 2 << 20, 1_500), "the old peak is not this epoch's");
     // There are no more marks from here on.
-    tell(&bench, Note::Sample(sample(2_500, 5_000)));
+    tell(&bench, Note::Sample(Box::new(sample(2_500, 5_000))));
     let (tables, marks) = bench.turn(2_000);
     assert_eq!(marks, [MarkKind::WindowEnd(0)]);
     assert_eq!(tables.iter().map(seen).collect::<Vec<_>>(), [(Boundary::WindowEnd, 2_500, 2 << 20, 5_000)]);
@@ -253,7 +253,7 @@ fn a_step_has_the_counters_that_were_told_before_its_end() {
     let mut bench = Bench::new(LIVE);
     for step in 0..5 {
         let told = Sample { time_ns: 1, allocated_bytes: Some((step + 1) << 20), ..Sample::default() };
-        bench.notes.send(Note::Sample(told)).unwrap();
+        bench.notes.send(Note::Sample(Box::new(told))).unwrap();
         bench.mark(MarkKind::StepEnd(step));
     }
     // The worker is late and takes everything in one turn.

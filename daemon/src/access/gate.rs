@@ -627,7 +627,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn health_is_for_everybody_and_what_has_no_row_for_nobody() {
+    async fn health_is_for_all_callers_and_a_call_without_a_row_for_none() {
         let (_, gate) = gate("tokens = 'required'").await;
         let far = tcp("192.0.2.1:1");
         assert!(gate.admit(Some(&far), "/grpc.health.v1.Health/Check", &HeaderMap::new(), about()).await.is_ok());

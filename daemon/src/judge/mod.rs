@@ -316,17 +316,17 @@ impl Judge {
     pub(crate) async fn explained(
         &self,
         asked: &Arc<Found>,
-        everybody: &Arc<Found>,
+        whole_job: &Arc<Found>,
     ) -> Result<(Explained, Vec<Finding>), ReadError> {
-        let seen = self.watch(with_all_processes.job.key);
+        let seen = self.watch(whole_job.job.key);
         let mut seen = seen.lock().await;
-        let keep = |bytes| self.keep(everybody.job.key, bytes);
+        let keep = |bytes| self.keep(whole_job.job.key, bytes);
         let (mut explained, ()) = tokio::try_join!(
             explain(&self.store, asked),
-            seen.watch.catch_up(&self.store, everybody, self.memory, &keep)
+            seen.watch.catch_up(&self.store, whole_job, self.memory, &keep)
         )?;
         let mut findings =
-            explained.settle(judge::findings(&seen.watch.watches(counts_of(asked)), self.activity(everybody)));
+            explained.settle(judge::findings(&seen.watch.watches(counts_of(asked)), self.activity(whole_job)));
         name_processes(&mut findings, asked);
         holders::tell(&*self.store, asked, &mut findings).await?;
         judge::decide(&mut findings);

@@ -149,8 +149,8 @@ async fn worst(
     found: &Arc<Found>,
     selection: &v1::Selection,
 ) -> Result<Wanted, ReadError> {
-    let everybody = with_all_processes(&**store, found, selection).await?;
-    let judgement = judge.judgement(&everybody, found, Range::default(), false).await?;
+    let whole_job = with_all_processes(&**store, found, selection).await?;
+    let judgement = judge.judgement(&whole_job, found, Range::default(), false).await?;
     let verdict = judgement.verdict(judge.activity(found), found.has_failed());
     let of_asked = |finding: &Finding| found.sessions.iter().any(|session| concerns(finding, found, session));
     let mut grown =

@@ -112,8 +112,8 @@ async fn judgement(
     (selection, range): (&v1::Selection, Range),
 ) -> Result<Judgement, ReadError> {
     let is_whole = selection.ranks.is_empty() && selection.processes.is_empty() && selection.devices.is_empty();
-    let everybody = with_all_processes(&**store, found, selection).await?;
-    let mut judgement = judge.judgement(&everybody, found, range, is_whole).await?;
+    let whole_job = with_all_processes(&**store, found, selection).await?;
+    let mut judgement = judge.judgement(&whole_job, found, range, is_whole).await?;
     let names: BTreeSet<String> = found.sessions.iter().map(|session| found.process_name(session)).collect();
     let ranks: BTreeSet<u32> = found.sessions.iter().map(|session| session.info.rank).collect();
     judgement.findings.retain(|finding| {
