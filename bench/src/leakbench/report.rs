@@ -14,7 +14,7 @@ use super::long::FOUND_WITHIN_TIMES;
 use super::parts::View;
 use super::score::{Delay, Outcome};
 use super::server_runs::FOUND_WITHIN_SECONDS;
-use super::tally::{Share, bytes, middle, quantile, table};
+use super::tally::{Share, bytes, median_and_p95, quantile, table};
 
 /// The result of a run.
 #[derive(Debug)]
@@ -232,7 +232,7 @@ impl Report<'_> {
             let said = of.filter_map(|run| run.outcomes[0].said);
             Share::count(said.filter(|said| kind.is_none_or(|kind| said.kind == kind)).map(|said| said.is_true))
         };
-        let cell = |share: Share| format!("{} of {}", share.of, share.all);
+        let cell = |share: Share| format!("{} of {}", share.hits, share.all);
         let kinds = VerdictKind::ALL.into_iter().map(Some).chain([None]).map(|kind| {
             let name = kind.map_or("all", VerdictKind::name).to_owned();
             vec![name, cell(share(Some(true), kind)), cell(share(Some(false), kind)), share(None, kind).to_string()]
