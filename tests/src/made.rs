@@ -2,6 +2,8 @@
 //!
 //! Guarantees: a job is a pure function of its number. Times are multiples of the resolution and no two events of a
 //! device have the same time, so a moment names one state of the allocator.
+//!
+//! (Over 400 lines: the allocator and the program that uses it make one recording.)
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;

@@ -114,7 +114,7 @@ fn free_bytes_in_pieces_are_fragmentation() {
     );
     assert_eq!(
         found.explanation,
-        "Rank 0 had 2.50 GiB reserved, of which 1.50 GiB were in use and 1.00 GiB free: the largest free block that could serve 1.00 GiB was 4.00 MiB. Emptying the cache released nothing, because every segment holds live blocks. The device had 100 GiB free, so the process's own limit was in force: at least 2.50 GiB, less than 3.50 GiB."
+        "Rank 0 had 2.50 GiB reserved, of which 1.50 GiB were in use and 1.00 GiB free: the largest free block that could serve 1.00 GiB was 4.00 MiB. Emptying the cache released nothing, because every segment holds live blocks. The device had 100 GiB free, so the process's own limit was in force: at least 2.50 GiB and less than 3.50 GiB."
     );
     assert_eq!(
         found.advice,

@@ -21,8 +21,12 @@ fn course(asked: &Asked<'_>, truth: &Truth) {
     for point in points {
         let [first, last] = ["first_at", "last_at"].map(|name| time_ns(&point[name]));
         let end = truth.levels.partition_point(|level| level.time_ns <= last);
-        let within = &truth.levels[begin..end];
-        assert!(within.iter().all(|level| level.time_ns >= first), "{name} {point}: stretches follow each other");
+        // Without an event, the level before goes on.
+        let within = if begin < end { &truth.levels[begin..end] } else { &truth.levels[begin - 1..begin] };
+        assert!(
+            begin == end || within.iter().all(|level| level.time_ns >= first),
+            "{name} {point}: stretches follow each other"
+        );
         let levels = [
             ("allocated_bytes", within.last().map(|level| level.allocated)),
             ("reserved_bytes", within.last().map(|level| level.reserved)),
