@@ -5,8 +5,10 @@
 //! The sum's result is the request before it, and the sum's input is live meanwhile.
 //!
 //! Guarantees: the result does not depend on how often a sum recurs. For each request at most [`SIZES_MAX`] sizes are
-//! examined and [`MULTIPLES_MAX`] of them are kept. At most [`SUMS_MAX`] different sums are kept, even if blocks are
-//! never freed. The device is not known: the common device that explains most buffers is assumed.
+//! examined and [`MULTIPLES_MAX`] of them are kept, and at most [`SUMS_MAX`] different sums. The device is not known: the
+//! common device that explains most buffers is assumed.
+//!
+//! (Over 400 lines: the buffers and the sums of one recording explain each other.)
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap, HashSet};

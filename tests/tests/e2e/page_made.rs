@@ -21,12 +21,10 @@ fn course(asked: &Asked<'_>, truth: &Truth) {
     for point in points {
         let [first, last] = ["first_at", "last_at"].map(|name| time_ns(&point[name]));
         let end = truth.levels.partition_point(|level| level.time_ns <= last);
-        // Without an event, the level before goes on.
-        let within = if begin < end { &truth.levels[begin..end] } else { &truth.levels[begin - 1..begin] };
-        assert!(
-            begin == end || within.iter().all(|level| level.time_ns >= first),
-            "{name} {point}: stretches follow each other"
-        );
+        let own = &truth.levels[begin..end];
+        assert!(own.iter().all(|level| level.time_ns >= first), "{name} {point}: stretches follow each other");
+        // A stretch begins with the level before it, except the first, before which nothing is recorded.
+        let within = if begin > 1 { &truth.levels[begin - 1..end] } else { own };
         let levels = [
             ("allocated_bytes", within.last().map(|level| level.allocated)),
             ("reserved_bytes", within.last().map(|level| level.reserved)),
