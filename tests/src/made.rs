@@ -1,28 +1,23 @@
 //! Made trainings: seeded jobs from minutes to hours, each with a course that is known.
 //!
 //! Guarantees: a job is a pure function of its number. Times are multiples of the resolution and no two events of a
-//! device have the same time, so a moment names one state of the allocator.
+//! device have the same time, so a moment names one state of the allocator. Requests are served by the replay's own
+//! allocator, so the events obey PyTorch's rules.
 //!
-//! (Over 400 lines: the allocator and the program that uses it make one recording.)
+//! (Over 400 lines: the courses and the program that follows them make one recording.)
 
-use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use memctl_agent::{Agent, AgentConfig, Daemon, Recorder};
 use memctl_analysis::{Birth, BlockMap};
 use memctl_model::{
-    Action, DeviceIndex, DeviceInfo, Event, Frame, KeyframeReason, Mark, MarkKind, Phase, SessionId, SessionInfo,
-    StackId,
+    Action, DeviceIndex, DeviceInfo, Event, Frame, KeyframeReason, Mark, MarkKind, Phase, PoolId, SessionId,
+    SessionInfo, StackId,
 };
+use memctl_replay::{Allocator, BlockId, Conf, DriverEvent, Limit, Version};
 
 const PATIENCE: Duration = Duration::from_secs(120);
 const MIB: u64 = 1 << 20;
-/// Blocks of at least this many bytes have a segment of their own, as in PyTorch.
-const OWN_SEGMENT: u64 = 10 * MIB;
-/// The size of a shared segment.
-const SHARED_SEGMENT: u64 = 20 * MIB;
-/// Sizes of segments of large blocks are multiples of this.
-const SEGMENT_UNIT: u64 = 2 * MIB;
 /// Time between two events, in nanoseconds.
 const TICK_NS: u64 = 1_000;
 /// The time of the first job's first event.
@@ -185,22 +180,12 @@ impl Draw {
     }
 }
 
-struct Segment {
-    size: u64,
-    live: u64,
-}
-
-/// A small allocator of one device.
+/// One device of a process, with PyTorch's allocator.
 struct Device {
     recorder: Recorder,
     /// What has happened before the recording begins; `None` while events are recorded.
     before: Option<BlockMap>,
-    segments: BTreeMap<u64, Segment>,
-    /// Freed blocks by their size.
-    free: BTreeMap<u64, Vec<u64>>,
-    live: HashMap<u64, u64>,
-    bump: (u64, u64),
-    next_segment: u64,
+    allocator: Allocator,
 }
 
 impl Device {
@@ -211,56 +196,35 @@ impl Device {
         }
     }
 
-    fn segment(&mut self, size: u64, time_ns: &mut u64) -> u64 {
-        let addr = self.next_segment;
-        self.next_segment += size + (1 << 30);
-        self.segments.insert(addr, Segment { size, live: 0 });
-        self.send(&Event { time_ns: tick(time_ns), addr, size, action: Action::SegmentAlloc, ..Event::default() });
-        addr
-    }
-
-    fn alloc(&mut self, size: u64, stack: StackId, time_ns: &mut u64) -> u64 {
-        let size = size.next_multiple_of(512);
-        let addr = match self.free.get_mut(&size).and_then(Vec::pop) {
-            Some(addr) => addr,
-            None if size >= OWN_SEGMENT => self.segment(size.next_multiple_of(SEGMENT_UNIT), time_ns),
-            None => {
-                if self.bump.1 - self.bump.0 < size {
-                    let addr = self.segment(SHARED_SEGMENT, time_ns);
-                    self.bump = (addr, addr + SHARED_SEGMENT);
-                }
-                let addr = self.bump.0;
-                self.bump.0 += size;
-                addr
-            }
-        };
-        self.live.insert(addr, size);
-        self.segments.range_mut(..=addr).next_back().expect("its segment").1.live += 1;
-        self.send(&Event { time_ns: tick(time_ns), addr, size, stack, action: Action::Alloc, ..Event::default() });
-        addr
-    }
-
-    fn free(&mut self, addr: u64, time_ns: &mut u64) {
-        let size = self.live.remove(&addr).expect("a live block");
-        for action in [Action::FreeRequested, Action::FreeCompleted] {
-            self.send(&Event { time_ns: tick(time_ns), addr, size, action, ..Event::default() });
+    /// Sends what the allocator requested from the driver.
+    fn driver(&mut self, time_ns: &mut u64) {
+        let calls = self.allocator.calls().to_vec();
+        self.allocator.forget_calls();
+        for DriverEvent { call, addr, size } in calls {
+            self.send(&Event { time_ns: tick(time_ns), addr, size, action: call.action(), ..Event::default() });
         }
-        self.segments.range_mut(..=addr).next_back().expect("its segment").1.live -= 1;
-        self.free.entry(size).or_default().push(addr);
+    }
+
+    fn alloc(&mut self, size: u64, stack: StackId, time_ns: &mut u64) -> BlockId {
+        let block = self.allocator.malloc(size, 0, PoolId::DEFAULT).expect("no limit is set");
+        self.driver(time_ns);
+        let addr = self.allocator.address(block);
+        self.send(&Event { time_ns: tick(time_ns), addr, size, stack, action: Action::Alloc, ..Event::default() });
+        block
+    }
+
+    fn free(&mut self, block: BlockId, time_ns: &mut u64) {
+        let addr = self.allocator.address(block);
+        self.send(&Event { time_ns: tick(time_ns), addr, action: Action::FreeRequested, ..Event::default() });
+        self.allocator.free_requested(block);
+        self.send(&Event { time_ns: tick(time_ns), addr, action: Action::FreeCompleted, ..Event::default() });
+        self.allocator.free_completed(block);
     }
 
     /// Returns the segments without live blocks.
     fn empty_cache(&mut self, time_ns: &mut u64) {
-        let empty: Vec<(u64, u64)> =
-            self.segments.iter().filter(|(_, of)| of.live == 0).map(|(addr, of)| (*addr, of.size)).collect();
-        for (addr, size) in empty {
-            self.segments.remove(&addr);
-            self.free.values_mut().for_each(|of| of.retain(|block| !(addr..addr + size).contains(block)));
-            if (addr..=addr + size).contains(&self.bump.0) {
-                self.bump = (0, 0);
-            }
-            self.send(&Event { time_ns: tick(time_ns), addr, size, action: Action::SegmentFree, ..Event::default() });
-        }
+        self.allocator.empty_cache();
+        self.driver(time_ns);
     }
 }
 
@@ -287,8 +251,8 @@ struct Process<'j> {
     lines: Lines,
     draw: Draw,
     time_ns: u64,
-    model: Vec<Vec<u64>>,
-    kept: Vec<Vec<u64>>,
+    model: Vec<Vec<BlockId>>,
+    kept: Vec<Vec<BlockId>>,
 }
 
 impl<'j> Process<'j> {
@@ -308,11 +272,7 @@ impl<'j> Process<'j> {
         let device = |index| Device {
             recorder: agent.recorder(DeviceIndex(index)).expect("a device"),
             before: of.late.then(|| BlockMap::new(&agent.session().settings)),
-            segments: BTreeMap::new(),
-            free: BTreeMap::new(),
-            live: HashMap::new(),
-            bump: (0, 0),
-            next_segment: 1 << 40,
+            allocator: Allocator::new(Conf::recorded(&agent.session().settings, Version::NEWEST), Limit::None),
         };
         let devices: Vec<Device> = (0..of.devices).map(device).collect();
         let none = || devices.iter().map(|_| Vec::new()).collect();

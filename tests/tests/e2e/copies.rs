@@ -267,7 +267,7 @@ async fn a_store_with_a_damaged_page_is_not_ready_and_the_agent_learns_why() {
     assert!(!outcome.delivered && outcome.counts.dropped == 0, "it is in the spool: {outcome:?}");
     assert!(outcome.not_accepted.as_ref().is_some_and(|why| why.contains("damaged")), "{outcome:?}");
     let doctor = memctl().args(["doctor", "--daemon", &daemon.url]).output().unwrap();
-    assert_eq!(doctor.status.code(), Some(1), "{}", stdout(&doctor));
+    assert_eq!(doctor.status.code(), Some(3), "{}", stdout(&doctor));
     assert_eq!(daemon.terminate(), 0);
 }
 
