@@ -175,7 +175,7 @@ fn finding(reports: &[&Report], known: usize) -> Option<Finding> {
         title: format!(
             "Out of memory on {on}{}{caught}{}: {}",
             moment(facts.epoch, facts.step),
-            repeated(failures, begun),
+            repeated(failures, by_device.len(), begun),
             reason(first)
         ),
         explanation: explanation(first),
@@ -188,9 +188,9 @@ fn finding(reports: &[&Report], known: usize) -> Option<Finding> {
     })
 }
 
-/// ` (10 failed requests since epoch 0)`. Nothing for a single one.
-fn repeated(failures: u64, begun: Option<Moment>) -> String {
-    if failures < 2 {
+/// ` (10 failed requests since epoch 0)`. Nothing if each of the devices had one.
+fn repeated(failures: u64, devices: usize, begun: Option<Moment>) -> String {
+    if failures <= devices as u64 {
         return String::new();
     }
     let since = match begun.map(|begun| (begun.epoch, begun.step)) {

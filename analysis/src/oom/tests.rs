@@ -11,6 +11,7 @@ use super::*;
 use crate::fragmentation::picture::Pin;
 
 mod accumulated;
+mod repeated;
 
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
