@@ -178,7 +178,7 @@ await walked(chromium, [
     await page.getByRole('table', { name: /^Settings, without a limit/ }).waitFor();
     await all('settings');
     await page.evaluate("document.querySelector('h1').focus()");
-    await tabTo(page, page.getByLabel('The process may have'));
+    await tabTo(page, page.getByLabel('Memory limit of the process'));
     await page.keyboard.type('64MiB');
     await press('Enter');
     await page.getByRole('table', { name: /^Settings, where the process may have 64\.0 MiB/ }).waitFor();

@@ -331,7 +331,7 @@ try {
   await page.getByRole('table', { name: /^Settings, without a limit/ }).waitFor();
   await page.getByText('The replay repeats the recording').waitFor();
   await inEveryLight('settings');
-  const limit = page.getByLabel('The process may have');
+  const limit = page.getByLabel('Memory limit of the process');
   await limit.fill('16 GB');
   await limit.press('Enter');
   await page.getByText('16 GB is no size').waitFor();
