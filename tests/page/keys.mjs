@@ -185,7 +185,7 @@ await walked(chromium, [
     await tabTo(page, page.getByLabel('What number was this recorded at?'));
     await page.keyboard.type('none');
     await press('Enter');
-    await page.getByText(/^none is no size/).waitFor();
+    await page.getByText(/^none is not a size/).waitFor();
     await press('Control+a');
     await page.keyboard.type('8');
     await press('Tab');

@@ -334,7 +334,7 @@ try {
   const limit = page.getByLabel('Memory limit of the process');
   await limit.fill('16 GB');
   await limit.press('Enter');
-  await page.getByText('16 GB is no size').waitFor();
+  await page.getByText('16 GB is not a size').waitFor();
   await limit.fill('20MiB');
   await limit.press('Enter');
   await page.getByRole('table', { name: /^Settings, where the process may have 20\.0 MiB/ }).waitFor();
