@@ -225,7 +225,7 @@ await walked(chromium, [
   ['settings hold what their replays came to', async () => {
     const { ranks: [device], not_looked_at } = ask('what-if', '--job', 'gpt_val_graph_leak', '--rank', '0', '--limit', '700MiB');
     await open('/jobs/gpt_val_graph_leak/settings?rank=0&limit=700MiB');
-    const table = page.getByRole('table', { name: /^Settings, where the process may have 700 MiB/ });
+    const table = page.getByRole('table', { name: /^Settings under a limit of 700 MiB/ });
     const rows = await table.locator('tbody tr').all();
     assert.equal(rows.length, device.settings.length);
     for (const [at, setting] of device.settings.entries()) {

@@ -181,7 +181,7 @@ await walked(chromium, [
     await tabTo(page, page.getByLabel('Memory limit of the process'));
     await page.keyboard.type('64MiB');
     await press('Enter');
-    await page.getByRole('table', { name: /^Settings, where the process may have 64\.0 MiB/ }).waitFor();
+    await page.getByRole('table', { name: /^Settings under a limit of 64\.0 MiB/ }).waitFor();
     await tabTo(page, page.getByLabel('What number was this recorded at?'));
     await page.keyboard.type('none');
     await press('Enter');

@@ -337,7 +337,7 @@ try {
   await page.getByText('16 GB is not a size').waitFor();
   await limit.fill('20MiB');
   await limit.press('Enter');
-  await page.getByRole('table', { name: /^Settings, where the process may have 20\.0 MiB/ }).waitFor();
+  await page.getByRole('table', { name: /^Settings under a limit of 20\.0 MiB/ }).waitFor();
   await page.getByText(/out of memory.* at a request for/).first().waitFor();
   assert.match(page.url(), /limit=20MiB/);
   // Other sizes: the number is in the address, and in the field when the address is opened.
