@@ -106,7 +106,7 @@ function Device({ of, isAsked }: { of: RankReplays; isAsked: boolean }): JSX.Ele
       ))}
       <ul class="legend">
         <li><i class="key used" />highest allocated</li>
-        <li><i class="key held" />highest reserved: what the process isRecommended from the device</li>
+        <li><i class="key held" />highest reserved: what the process takes from the device</li>
         {of.settings.some((setting) => setting.limit_bytes !== null) && <li><i class="key limit" />the limit</li>}
       </ul>
     </>

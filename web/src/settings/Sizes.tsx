@@ -20,6 +20,13 @@ const APART = 0.09;
 /** The height of the picture in pixels, without its labels. */
 const HIGH = 240;
 
+/** Whether a size fits. If the lower end of its interval alone does, neither is promised. */
+function saidOfFit(point: Fit['at'][number], limit: number | null): JSX.Element | string {
+  if (point.fits === null) return '–';
+  if (point.fits) return 'yes';
+  return limit !== null && point.low <= limit ? 'unsure' : <span class="inexact">no</span>;
+}
+
 const percentOf = (part: number): string => `${(100 * part).toFixed(2)}%`;
 
 function Picture({ of, drawn, recorded }: { of: Fit; drawn: Curve; recorded: number | null }): JSX.Element {
@@ -78,7 +85,7 @@ function Told({ of, isAsked }: { of: Fit; isAsked: boolean }): JSX.Element {
           <tr key={point.size} class={point.size === of.largest_that_fits ? 'chosen' : undefined}>
             <th scope="row" class="number">{count(point.size)}</th>
             <td>
-              {point.fits === null ? '–' : point.fits ? 'yes' : <span class="inexact">no</span>}
+              {saidOfFit(point, of.device_memory_bytes)}
               {point.size === recorded && <> ●<span class="unseen"> as recorded</span></>}
               {point.size === of.largest_that_fits && <> ★<span class="unseen"> the largest that fits</span></>}
             </td>
