@@ -29,7 +29,7 @@ import time
 from collections.abc import Callable
 from typing import Optional
 
-from unpacked import libraries, program, unpack, unpacked, why_not
+from unpacked import libraries, program, unpack, why_not
 
 NODES = 4
 LIMIT_S = 180.0
@@ -100,7 +100,7 @@ class Cluster:
 
     def __init__(self, folder: pathlib.Path, nodes: int = NODES, settings: str = "") -> None:
         """`settings`: further lines of slurm.conf."""
-        self.folder, self.root, self.settings = folder.absolute(), unpacked(), settings
+        self.folder, self.root, self.settings = folder.absolute(), unpack(), settings
         self.nodes = [f"node{number}" for number in range(1, nodes + 1)]
         self.child: Optional[subprocess.Popen[bytes]] = None
 
@@ -130,7 +130,6 @@ class Cluster:
                 die(f"{self.folder} has files that are not a cluster's: choose an empty folder")
             self.stop()
             shutil.rmtree(self.folder)
-        unpack()
         self.write()
         try:
             self.start_keeper(bound)
