@@ -39,8 +39,8 @@ class Hub:
         self.training_depth = 0
         # Looks for libraries that were imported meanwhile (see `_requests`).
         self.look: Callable[[], None] = _nothing
-        # Runs after the program has set a limit on its allocator (see `_limit`).
-        self.limit_set: Callable[[], None] = _nothing
+        # Runs after the program has set a limit on its allocator, with the device that it named (see `_limit`).
+        self.limit_set: Callable[[Any], None] = lambda device: None
         self.faults = 0
         self.last_fault: Optional[str] = None
 
@@ -296,7 +296,7 @@ def _noted(original: Any, hub: Hub, what: str) -> Any:
                 hub.failed(fault)
         result = original(*args, **kwargs)
         if sets_limit and hub.loop is not None:
-            hub.limit_set()
+            hub.limit_set(args[1] if len(args) > 1 else kwargs.get("device"))
         return result
 
     return like(original, noted)  # type: ignore[arg-type]

@@ -1,16 +1,14 @@
 """The limit that a program sets on its own allocator (`torch.cuda.set_per_process_memory_fraction`).
 
 The allocator refuses what exceeds it, however much the device has. So room on the device is room below this limit.
-Guarantees: the limit is read after the program has set it, and once at the first end of a step, for limits from before
-the recording. PyTorch asks the driver only where a limit is set. Nothing is raised into the program.
+Guarantees: the limit of a device is read after the program has set it, and that of the current device once at the
+first end of a step, for a limit from before the recording. No other device is looked at: PyTorch selects the device
+whose limit it reads, and before 2.11 it leaves it selected. Nothing is raised into the program.
 """
 
 from __future__ import annotations
 
 from typing import Any
-
-# A process rarely uses more devices.
-DEVICES_MAX = 64
 
 
 class Limit:
@@ -23,23 +21,32 @@ class Limit:
     def step_ended(self, torch: Any, native: Any) -> None:
         """A step has ended on this thread."""
         if not self._looked:
-            self.look(torch, native)
+            self.look(torch, native, None)
 
-    def look(self, torch: Any, native: Any) -> None:
-        """Reads the limits now."""
+    def look(self, torch: Any, native: Any, device: Any) -> None:
+        """Reads the limit of one device, of the current one for None. The current device stays the current one."""
         self._looked = True
         read = getattr(torch.cuda, "get_per_process_memory_fraction", None)
         if read is None:
             return
         try:
-            for ordinal in range(min(torch.cuda.device_count(), DEVICES_MAX)):
+            ordinal = ordinal_of(torch, device)
+            with torch.cuda.device(ordinal):
                 fraction = read(ordinal)
                 if fraction >= 1.0 and ordinal not in self._known:
-                    continue
+                    return
                 bytes_max = int(fraction * torch.cuda.mem_get_info(ordinal)[1])
-                if self._known.get(ordinal) != bytes_max:
-                    self._known[ordinal] = bytes_max
-                    native.counters(ordinal, limit=bytes_max)
+            if self._known.get(ordinal) != bytes_max:
+                self._known[ordinal] = bytes_max
+                native.counters(ordinal, limit=bytes_max)
         except Exception:
-            # (A device may be unusable. The recording goes on without its limit.)
+            # (A device may be unusable, or an allocator may not know its limit. The recording goes on without it.)
             return
+
+
+def ordinal_of(torch: Any, device: Any) -> int:
+    """The ordinal of a device as PyTorch's functions take it: an ordinal, a name, a `torch.device`, or None."""
+    if isinstance(device, int):
+        return device
+    index = None if device is None else torch.device(device).index
+    return int(torch.cuda.current_device()) if index is None else int(index)

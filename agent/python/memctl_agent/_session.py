@@ -359,7 +359,7 @@ class Session:
     def _watch_loop(self) -> None:
         loop = Loop(self.book)
         hub = Hub(self.book, loop, Annotations(self.book, loop))
-        hub.limit_set = lambda: self._limit.look(self._torch, self._native)
+        hub.limit_set = lambda device: self._limit.look(self._torch, self._native, device)
         self._hooks = Hooks(hub)
         try:
             self._hooks.install(self._torch)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+import pytest
+
 from conftest import Memctl
 
 # Of 2,048 MiB, 128 MiB are allowed. The full buffer has 150 MiB.
@@ -47,3 +49,29 @@ def test_memory_that_ran_out_before_a_container_was_full(memctl: Memctl, script:
     (failure,) = memctl.answer("oom", "--job", "full")["failures"]
     assert failure["limit_at_least_bytes"] == LIMIT, failure
     assert memctl("query", "--job", "full", "--fail-on", "warning").code == 1
+
+
+# Two devices, and a limit on the one that is not the current one.
+DEVICES = """
+import torch
+torch.cuda.set_device(0)
+if {set_on_other}:
+    torch.cuda.set_per_process_memory_fraction(1 / 16, 1)
+    torch.cuda.set_device(0)
+net = torch.nn.Linear(256, 16).cuda()
+optimizer = torch.optim.SGD(net.parameters(), 1e-4)
+for step in range(20):
+    net(torch.ones(4, 256, device="cuda")).mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    assert torch.cuda.current_device() == 0, step
+    assert torch.ones(1, device="cuda").device.index == 0, step
+"""
+
+
+@pytest.mark.parametrize("set_on_other", [False, True])
+def test_a_look_at_the_limit_leaves_the_current_device(memctl: Memctl, script: Any, set_on_other: bool) -> None:
+    text = DEVICES.format(set_on_other=set_on_other)
+    run = memctl.record("devices", sys.executable, str(script(text)), FAKE_GPU_MIB="2048", FAKE_GPU_COUNT="2")
+    assert run.code == 0, run
+    assert all(rank["device"]["ordinal"] == 0 for rank in memctl.answer("query", "--job", "devices")["ranks"])
