@@ -74,4 +74,4 @@ def test_a_look_at_the_limit_leaves_the_current_device(memctl: Memctl, script: A
     text = DEVICES.format(set_on_other=set_on_other)
     run = memctl.record("devices", sys.executable, str(script(text)), FAKE_GPU_MIB="2048", FAKE_GPU_COUNT="2")
     assert run.code == 0, run
-    assert all(rank["device"]["ordinal"] == 0 for rank in memctl.answer("query", "--job", "devices")["ranks"])
+    assert all(rank["device"] == 0 for rank in memctl.answer("query", "--job", "devices")["ranks"])
