@@ -6,6 +6,7 @@
 //! | `host` | the host that runs the job's daemon |
 //! | `job.pem` | the daemon's certificate with its key. Callers trust it, and also identify themselves with it |
 //! | `daemon.json` | the addresses of the daemon |
+//! | `guests/HOST-PID` | a launcher of another host has joined; the launcher removes it at its end |
 //!
 //! Everything else is as in any data folder: the store, and the files of the local service, which is the job's daemon.
 //!
@@ -14,6 +15,7 @@
 
 use std::io::{ErrorKind, Write as _};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use memctl_model::scheduler::SlurmJob;
 use serde::de::DeserializeOwned;
@@ -25,6 +27,8 @@ use super::{data_dirs, private_files, service};
 const JOBS: &str = "jobs";
 /// At most this many bytes of a file are read. No file in the module's table is longer.
 const FILE_BYTES_MAX: u64 = 64 << 10;
+/// The folder of the launchers of other hosts.
+const GUESTS: &str = "guests";
 /// The longest name of a folder. File systems allow 255 bytes.
 const NAME_BYTES_MAX: usize = 200;
 
@@ -59,6 +63,19 @@ pub enum Claim {
     Ours,
     /// The named host runs it.
     OfHost(String),
+}
+
+/// A launcher of another host that has joined. Its file is removed when the value is dropped.
+#[derive(Debug)]
+pub struct Guest {
+    file: PathBuf,
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        // A file that stays is ignored once it is old.
+        let _ = std::fs::remove_file(&self.file);
+    }
 }
 
 impl JobFolder {
@@ -176,6 +193,29 @@ impl JobFolder {
         }
     }
 
+    /// Notes that a launcher of this host has joined the daemon of another host.
+    ///
+    /// # Errors
+    /// The folder cannot be written.
+    pub fn enter(&self) -> std::io::Result<Guest> {
+        let folder = self.path.join(GUESTS);
+        private_files::folder(&folder)?;
+        let file = folder.join(format!("{}-{}", own_name(), std::process::id()));
+        private_files::file().write(true).create(true).truncate(true).open(&file)?;
+        Ok(Guest { file })
+    }
+
+    /// Launchers of other hosts that have joined within this time, and have not ended.
+    #[must_use]
+    pub fn guests(&self, within: Duration) -> u64 {
+        let entries = std::fs::read_dir(self.path.join(GUESTS)).into_iter().flatten().flatten();
+        // The clock of another host may be ahead, which makes the time negative.
+        let joined = |entry: &std::fs::DirEntry| entry.metadata().and_then(|found| found.modified()).ok();
+        let is_new =
+            |entry: &std::fs::DirEntry| joined(entry).is_some_and(|at| at.elapsed().unwrap_or_default() < within);
+        entries.filter(is_new).count() as u64
+    }
+
     /// Where the daemon listens, if it does.
     #[must_use]
     pub fn addresses(&self) -> Option<Addresses> {
@@ -287,6 +327,18 @@ mod tests {
             .map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned())
             .collect();
         assert_eq!(left.len(), 2, "temporary files are removed: {left:?}");
+    }
+
+    #[test]
+    fn a_guest_counts_until_it_leaves_or_for_a_time() {
+        let shared = tempfile::tempdir().unwrap();
+        let folder = JobFolder::of(shared.path(), "g");
+        folder.make("g", &[]).unwrap();
+        assert_eq!(folder.guests(Duration::MAX), 0);
+        let guest = folder.enter().unwrap();
+        assert_eq!((folder.guests(Duration::from_secs(60)), folder.guests(Duration::ZERO)), (1, 0));
+        drop(guest);
+        assert_eq!(folder.guests(Duration::MAX), 0);
     }
 
     #[test]

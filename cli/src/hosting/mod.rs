@@ -31,7 +31,7 @@ pub use importing::{
     DAEMON_SILENCE_MAX, EMBEDDED_SILENCE_MAX, ImportOutcome, ImportRequest, OnProgress, Progress, check_files,
     import_files,
 };
-pub use job_folder::JobFolder;
+pub use job_folder::{Guest, JobFolder};
 pub use local_service::{say_cannot, serve_folder};
 pub use memctl_agent::credentials::{Credentials, TokenSource};
 pub use memctl_agent::reach::{self, DaemonAddress, ReachError, Tls};

@@ -79,28 +79,22 @@ pub async fn run(args: &Run, global: &Global) -> Result<u8, Failure> {
     let relay = Arc::new(Relay::install());
     let paths = hosting::of_a_run(args.source_paths);
     let nodes = nodes::join(&args.command, &name, global).await;
-    let global = nodes.as_ref().map_or(global, |nodes| &nodes.global);
-    let opened = destination::open(global).await;
+    let (given, global) = (global, nodes.as_ref().map_or_else(|| global.clone(), |nodes| nodes.global.clone()));
+    let opened = destination::open(&global).await;
     let opened = opened.and_then(|destination| Ok((destination, Folder::make()?, paths?)));
     let (destination, folder, source_paths) = match opened {
         Ok(made) => made,
         Err(failure) => {
-            say(global, &format!("{failure}; the command runs unrecorded"));
-            keep_unrecorded(global, &name);
+            say(&global, &format!("{failure}; the command runs unrecorded"));
+            keep_unrecorded(&global, &name);
             return unchecked(run_unrecorded(args, &relay).await, checks.as_ref()).await;
         }
     };
     if let Some(line) = &destination.notice {
-        say(global, line);
+        say(&global, line);
     }
     let prints = nodes.as_ref().map_or(name.rank == 0, nodes::Nodes::prints);
-    let hosted =
-        Hosted { args, global, name, relay, destination, folder, source_paths, checks, nodes: nodes.as_ref(), prints };
-    let code = hosted.run().await;
-    if let Some(nodes) = nodes.filter(|_| prints) {
-        nodes.end().await;
-    }
-    code
+    Hosted { args, given, global, name, relay, destination, folder, source_paths, checks, nodes, prints }.run().await
 }
 
 /// Notes that nothing is recorded, so that an older run is not taken for this one. The first launcher of a job does it.
@@ -127,7 +121,10 @@ async fn unchecked(code: u8, checks: Option<&Assert>) -> Result<u8, Failure> {
 /// The context of a recorded run.
 struct Hosted<'a> {
     args: &'a Run,
-    global: &'a Global,
+    /// The user's flags.
+    given: &'a Global,
+    /// The flags that lead to the destination.
+    global: Global,
     name: name::Name,
     relay: Arc<Relay>,
     destination: Destination,
@@ -135,14 +132,16 @@ struct Hosted<'a> {
     source_paths: SourcePaths,
     checks: Option<Assert>,
     /// The launch, if it runs on several nodes and has a daemon of its own.
-    nodes: Option<&'a nodes::Nodes>,
+    nodes: Option<nodes::Nodes>,
     /// Whether this launcher prints the job's page and checks its conditions. Of several launchers, one does.
     prints: bool,
 }
 
 impl Hosted<'_> {
     async fn run(self) -> Result<u8, Failure> {
-        let Self { args, global, name, relay, destination, mut folder, source_paths, checks, nodes, prints } = self;
+        let Self { args, given, name, relay, mut folder, source_paths, checks, .. } = self;
+        let (mut global, mut destination, mut nodes, mut prints) =
+            (self.global, self.destination, self.nodes, self.prints);
         let number = hosting::launch_id::drawn();
         let config = HostConfig {
             trainers_max: host::trainers_max(child::descriptors_max()),
@@ -155,26 +154,26 @@ impl Hosted<'_> {
         let host = match folder.listener().and_then(|listener| Host::start(listener, config)) {
             Ok(host) => host,
             Err(error) => {
-                say(global, &format!("nothing can be recorded: {error}; the command runs unrecorded"));
+                say(&global, &format!("nothing can be recorded: {error}; the command runs unrecorded"));
                 destination.close().await;
-                keep_unrecorded(global, &name);
+                keep_unrecorded(&global, &name);
                 return unchecked(run_unrecorded(args, &relay).await, checks.as_ref()).await;
             }
         };
         let mut environment = environment(args, &name, &folder);
         environment.extend(destination.environment());
-        environment.extend(nodes.map(nodes::Nodes::environment).unwrap_or_default());
+        environment.extend(nodes.as_ref().map(nodes::Nodes::environment).unwrap_or_default());
         environment.push((hosting::launch_id::VARIABLE, number.to_string().into()));
         let running = follow(&args.command, &environment, &relay, Some((&host, folder.inject())));
         let ended = match &destination.kind {
             Kind::Service(service) => tokio::select! {
                 ended = running => ended,
-                never = keep(service.clone(), |line| say(global, &format!("{line}; what is recorded waits in the spool"))) => never,
-                never = alert_lines::alerts(global, &name.job), if prints && !global.quiet => never,
+                never = keep(service.clone(), |line| say(&global, &format!("{line}; what is recorded waits in the spool"))) => never,
+                never = alert_lines::alerts(&global, &name.job), if prints && !global.quiet => never,
             },
             Kind::Daemon if prints && !global.quiet => tokio::select! {
                 ended = running => ended,
-                never = alert_lines::alerts(global, &name.job) => never,
+                never = alert_lines::alerts(&global, &name.job) => never,
             },
             _ => running.await,
         };
@@ -183,21 +182,29 @@ impl Hosted<'_> {
         let patience = args.patience.unwrap_or(PATIENCE);
         let limits = destination.limits(Limits { grace: GRACE, patience, silence: SILENCE });
         let hurry = relay.hurry();
-        let summary = finish(host, limits, hurry.clone(), Progress::of(global, destination.spool.is_some())).await;
+        let mut summary = finish(host, limits, hurry.clone(), Progress::of(&global, destination.spool.is_some())).await;
         let seen = Seen::read(folder.path(), missed);
         // The command has ended, so no process connects any more.
         drop(folder);
         match summary.ended.iter().any(|ended| ended.refused.is_none()) {
-            true => unrecorded::forget(global, &name.job),
-            false => keep_unrecorded(global, &name),
+            true => unrecorded::forget(&global, &name.job),
+            false => keep_unrecorded(&global, &name),
         }
         let left = args.patience.map_or(SPOOL_PATIENCE, |patience| patience.saturating_sub(started.elapsed()));
-        if let Some(nodes) = nodes.filter(|_| prints) {
+        if let Some(nodes) = nodes.as_ref().filter(|_| prints) {
             nodes.others_end(&hurry).await;
+        }
+        if let Some(nodes) = nodes.as_mut().filter(|_| summary::is_away(&summary))
+            && let Some(other) = nodes.move_on(given, &destination, left, &hurry).await
+        {
+            destination.close().await;
+            destination = other;
+            (global, prints) = (nodes.global.clone(), nodes.prints());
+            summary.ended.iter_mut().for_each(|ended| ended.delivered = true);
         }
         let (words, job) = (&args.command, &name.job);
         let page = summary::Closing {
-            global,
+            global: &global,
             job,
             launcher: number,
             words,
@@ -207,10 +214,14 @@ impl Hosted<'_> {
             seen: &seen,
         };
         page.tell(destination, left, &hurry).await;
-        match checks.filter(|_| prints) {
-            Some(checks) => checked(&checks, number, global, &ended).await,
+        let code = match checks.filter(|_| prints) {
+            Some(checks) => checked(&checks, number, &global, &ended).await,
             None => Ok(ended.code),
+        };
+        if let Some(nodes) = nodes.filter(|_| prints) {
+            nodes.end().await;
         }
+        code
     }
 }
 

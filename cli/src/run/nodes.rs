@@ -3,22 +3,27 @@
 //!
 //! Guarantees: whichever node comes first hosts, and a node may come late or never. The hosting launcher is a client of
 //! the daemon like any other: if it is killed, the daemon continues. If no daemon can be reached, the launch is recorded
-//! as on a single node, and a line says so.
+//! as on a single node, and a line says so. If the daemon ends before a launcher of another node, what that launcher has
+//! recorded goes to the daemon that follows, which may be its own.
 
 use std::ffi::OsString;
 use std::fs::File;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use memctl_proto::v1::StatusRequest;
 
+use super::destination::{self, Destination};
 use super::name::Name;
+use super::summary::deliver;
 use super::{launch, say};
 use crate::args::Global;
 use crate::connect::{self, WhenMissing};
+use crate::hosting::host::spooled_bytes;
 use crate::hosting::service::{self, Service};
-use crate::hosting::{JobFolder, data_dirs, private_files};
+use crate::hosting::{Guest, JobFolder, data_dirs, private_files};
 use crate::job_lookup::job_daemon;
 use crate::render::text::plural;
 use crate::service::give_way;
@@ -30,6 +35,8 @@ const JOIN_MAX: Duration = Duration::from_secs(20);
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// How long the host waits at its end for the ranks of other nodes. Ranks of one training end together.
 const OTHERS_MAX: Duration = Duration::from_secs(120);
+/// How long the processes of a launcher that has joined may take until they stream: they import their libraries first.
+const GUEST_START_MAX: Duration = Duration::from_secs(60);
 /// After this time a line says what the host waits for.
 const QUIET_WAIT: Duration = Duration::from_secs(2);
 
@@ -37,8 +44,8 @@ const QUIET_WAIT: Duration = Duration::from_secs(2);
 enum Part {
     /// It runs on the host of the daemon. One launcher of that host has the file, and prints for all.
     Host { prints: Option<File> },
-    /// It sends to the daemon on another host.
-    Guest,
+    /// It sends to the daemon on another host. The file says that it has joined; without it, the host may end early.
+    Guest { _joined: Option<Guest> },
 }
 
 /// The launch, as this launcher sees it.
@@ -92,7 +99,10 @@ async fn join_in(folder: &JobFolder, global: &Global) -> Result<Nodes, String> {
     loop {
         let reason = match folder.other_host() {
             Some(host) => match job_daemon(folder, global).await {
-                Some(global) => return Ok(Nodes { global, folder: folder.clone(), part: Part::Guest }),
+                Some(global) => {
+                    let part = Part::Guest { _joined: folder.enter().ok() };
+                    return Ok(Nodes { global, folder: folder.clone(), part });
+                }
                 None => format!("host {host} runs it, and it does not answer"),
             },
             None => {
@@ -130,7 +140,7 @@ impl Nodes {
     pub fn environment(&self) -> Vec<(&'static str, OsString)> {
         match self.part {
             Part::Host { .. } => Vec::new(),
-            Part::Guest => {
+            Part::Guest { .. } => {
                 let file = self.folder.certificate().into_os_string();
                 let files = ["MEMCTL_TLS_CA", "MEMCTL_TLS_CERT", "MEMCTL_TLS_KEY"].map(|name| (name, file.clone()));
                 let none = ["MEMCTL_TOKEN", "MEMCTL_TOKEN_FILE"].map(|name| (name, OsString::new()));
@@ -139,13 +149,41 @@ impl Nodes {
         }
     }
 
+    /// Joins the launch again, for a launcher of another node whose daemon has ended before it took the whole recording,
+    /// and delivers the rest. `given` has the user's flags. Returns where the rest is now; `None` if it stays in the
+    /// spool.
+    pub async fn move_on(
+        &mut self,
+        given: &Global,
+        former: &Destination,
+        patience: Duration,
+        hurry: &Arc<AtomicBool>,
+    ) -> Option<Destination> {
+        let spool = match self.part {
+            Part::Guest { .. } => former.folder()?,
+            Part::Host { .. } => return None,
+        };
+        let joined = join_in(&self.folder, given).await.ok()?;
+        let destination = destination::open(&joined.global).await.ok()?;
+        deliver(spool.clone(), destination.daemon.clone(), patience, hurry.clone()).await;
+        if spooled_bytes(&spool) == 0 {
+            *self = joined;
+            return Some(destination);
+        }
+        destination.close().await;
+        if joined.prints() {
+            joined.end().await;
+        }
+        None
+    }
+
     /// At the end of the launcher that prints: waits until the ranks of the other nodes have ended, too, or for two
     /// minutes.
     pub async fn others_end(&self, hurry: &AtomicBool) {
         let (began, mut said) = (Instant::now(), false);
         // Relaxed: only a hint; nothing else is synchronized by it.
         while began.elapsed() < OTHERS_MAX && !hurry.load(Ordering::Relaxed) {
-            match self.streaming().await {
+            match self.streaming().await.map(|sessions| sessions.max(self.folder.guests(GUEST_START_MAX))) {
                 None | Some(0) => return,
                 Some(sessions) if began.elapsed() >= QUIET_WAIT && !said => {
                     said = true;

@@ -68,7 +68,7 @@ impl Closing<'_> {
         if destination.kind == Kind::Deferred && !self.summary.ended.is_empty() {
             self.open_again(&mut destination, patience.min(STORE_WAIT_MAX), hurry).await;
         }
-        let is_away = self.summary.ended.iter().any(|ended| !ended.delivered && ended.refused.is_none());
+        let is_away = is_away(self.summary);
         let may_take = match destination.kind {
             Kind::Deferred => false,
             Kind::InProcess => true,
@@ -283,8 +283,13 @@ pub fn screen(global: &Global) -> Screen {
     Screen::of(is_terminal, global.colour())
 }
 
+/// Whether the daemon did not take a recording in full, without refusing it.
+pub fn is_away(summary: &Summary) -> bool {
+    summary.ended.iter().any(|ended| !ended.delivered && ended.refused.is_none())
+}
+
 /// Delivers spooled sessions whose process has ended.
-async fn deliver(folder: PathBuf, daemon: Daemon, patience: Duration, hurry: Arc<AtomicBool>) {
+pub async fn deliver(folder: PathBuf, daemon: Daemon, patience: Duration, hurry: Arc<AtomicBool>) {
     let end = Instant::now() + patience;
     let work = move || {
         // Relaxed: only a hint; nothing else is synchronized by it.
