@@ -89,10 +89,21 @@ impl Alerts {
         Ok(listed(silences))
     }
 
+    /// A misspelt rule would silence nothing.
+    fn check_rule(&self, rule: &str) -> Result<(), Status> {
+        let in_force = self.shared.in_force();
+        let known: Vec<&str> = in_force.rules.rules.iter().map(|rule| rule.name.as_str()).collect();
+        if rule.is_empty() || known.contains(&rule) {
+            return Ok(());
+        }
+        let (rule, known) = (cut(rule, 64), known.join(", "));
+        Err(Status::invalid_argument(format!("there is no rule {rule:?}; there are {known}")))
+    }
+
     /// Adds a silence and returns it.
     ///
     /// # Errors
-    /// The silence is invalid ([`silence::made`]), there are too many, or the store fails.
+    /// The silence is invalid ([`silence::made`]) or names an unknown rule, there are too many, or the store fails.
     pub async fn silence(&self, caller: &Caller, request: v1::AddSilenceRequest) -> Result<shown::Silences, Status> {
         let v1::AddSilenceRequest { silence: asked, for_ns } = request;
         let now_ns = now_ns();
@@ -102,6 +113,7 @@ impl Alerts {
         // The silence covers all tenants if the caller sees all of them and named none.
         let asked = v1::Silence { tenant: caller.tenant_name().to_owned(), ..asked.unwrap_or_default() };
         let silence = silence::made(asked, for_ns, number, now_ns).map_err(Status::invalid_argument)?;
+        self.check_rule(&silence.rule)?;
         let put = record::put_silence(number, &silence);
         let outcomes = self.shared.store.put_alert_records(&[put]).await.map_err(failed)?;
         let v1::Silence { id, tenant, author, ends_ns, .. } = &silence;

@@ -103,12 +103,14 @@ pub enum StoreError {
         holder: String,
     },
     /// It cannot be written to.
-    #[error("{place} cannot be written: {reason}; make it writable or use another data folder")]
+    #[error("{place} cannot be written: {reason}; {way_out}")]
     ReadOnly {
         /// The database.
         place: String,
         /// The system's message.
         reason: String,
+        /// What a user can do about it.
+        way_out: &'static str,
     },
     /// The disk is full. Nothing of the transaction was stored.
     #[error(

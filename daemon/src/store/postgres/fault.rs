@@ -21,7 +21,9 @@ pub(in crate::store) fn told(place: &str, operation: &'static str, fault: Fault)
             match code(&error).as_deref() {
                 Some("53100") => StoreError::Full { place, reason },
                 // Read-only transaction: a standby, or a server configured that way.
-                Some("25006") => StoreError::ReadOnly { place, reason },
+                Some("25006") => {
+                    StoreError::ReadOnly { place, reason, way_out: "omit --read-only, or name the primary server" }
+                }
                 // Data or an index is corrupted.
                 Some("XX001" | "XX002") => StoreError::Damaged { place, what: format!("invalid pages ({reason})") },
                 Some(code) if code.starts_with("08") || code.starts_with("57P") => {

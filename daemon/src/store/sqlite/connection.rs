@@ -287,7 +287,11 @@ impl Writer {
     /// Begins a transaction that holds the write lock from the start.
     pub(super) async fn begin(&mut self, place: &str) -> Result<Transaction<'_, Sqlite>, StoreError> {
         if self.kind == Kind::ReadOnly && !self.closed {
-            return Err(StoreError::ReadOnly { place: place.into(), reason: "it is opened for reading alone".into() });
+            return Err(StoreError::ReadOnly {
+                place: place.into(),
+                reason: "it was opened read-only".into(),
+                way_out: "a daemon without --read-only writes it",
+            });
         }
         self.ready(place).await?;
         self.unsettled = true;

@@ -8,6 +8,9 @@ use sqlx::Error;
 use super::StoreError;
 use crate::store::row_reader::Fault;
 
+/// What a user can do about a file that cannot be written.
+pub(super) const WAY_OUT: &str = "make it writable or use another data folder";
+
 /// Translates a fault while an open file is read or written.
 pub(in crate::store) fn told(place: &str, operation: &'static str, fault: Fault) -> StoreError {
     let place = place.to_owned();
@@ -20,7 +23,7 @@ pub(in crate::store) fn told(place: &str, operation: &'static str, fault: Fault)
             let reason = reason(&error);
             match code(&error) {
                 Some(FULL | IOERR_SHMSIZE) => StoreError::Full { place, reason },
-                Some(code) if code & PRIMARY == READONLY => StoreError::ReadOnly { place, reason },
+                Some(code) if code & PRIMARY == READONLY => StoreError::ReadOnly { place, reason, way_out: WAY_OUT },
                 Some(code) if code & PRIMARY == CORRUPT || code == NOTADB => {
                     StoreError::Damaged { place, what: format!("invalid pages ({reason})") }
                 }

@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use super::StoreError;
+use super::fault::WAY_OUT;
 use super::ownership::{beside, check_folder, open_own};
 
 /// This is longer than any address. The rest of a foreign file is not read.
@@ -128,7 +129,9 @@ fn told(place: &str, path: &Path, error: &std::io::Error) -> StoreError {
     let reason = format!("{}: {error}", path.display());
     let place = place.to_owned();
     match error.kind() {
-        ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => StoreError::ReadOnly { place, reason },
+        ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => {
+            StoreError::ReadOnly { place, reason, way_out: WAY_OUT }
+        }
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded => StoreError::Full { place, reason },
         _ => StoreError::Unreachable { place, reason },
     }
