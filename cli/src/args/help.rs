@@ -54,6 +54,7 @@ const GROUPS: [(&str, &[(&str, &str)]); 5] = [
         &[
             ("alerts", "List alerts, test receivers, silence alerts"),
             ("doctor", "Check store, daemon and recording, and name remedies"),
+            ("node", "Show whose processes hold this machine's devices"),
             ("spool", "List, deliver or discard recordings that wait on this disk"),
             ("delete", "Delete a run of a job, or one attempt of it"),
             ("backup", "Write all stored data into one new file"),
@@ -68,7 +69,7 @@ const GROUPS: [(&str, &[(&str, &str)]); 5] = [
 ];
 
 /// Two examples of each command.
-const EXAMPLES: [(&str, [&str; 2]); 35] = [
+const EXAMPLES: [(&str, [&str; 2]); 36] = [
     ("demo", ["memctl demo", "memctl demo --ui --open"]),
     ("run", ["memctl run -- python train.py", "memctl run --job gpt2 -- torchrun --nproc-per-node 4 train.py"]),
     ("import", ["memctl import --job gpt2 snapshot.pickle", "memctl import --job gpt2 snapshots/ --replace"]),
@@ -102,6 +103,7 @@ const EXAMPLES: [(&str, [&str; 2]); 35] = [
     ("baseline", ["memctl baseline save gpt2 -f memory.json", "memctl baseline save gpt2 --runs 3"]),
     ("alerts", ["memctl alerts", "memctl alerts rules"]),
     ("doctor", ["memctl doctor", "memctl doctor -o json"]),
+    ("node", ["memctl node check", "memctl node check --refuse --allow nvidia-cuda-mps-server"]),
     ("spool", ["memctl spool", "memctl spool deliver --data-dir DIR"]),
     ("delete", ["memctl delete 'gpt2#3'", "memctl delete gpt2 --all-runs --yes"]),
     ("backup", ["memctl backup memctl-backup.db", "memctl backup copy.db --data-dir /var/lib/memctl"]),

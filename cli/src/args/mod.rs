@@ -10,6 +10,7 @@ mod compare;
 pub mod help;
 pub mod job_names;
 mod mcp;
+pub mod node;
 mod questions;
 mod recording;
 mod serving;
@@ -29,6 +30,7 @@ use crate::render::screen::Colour;
 pub use assert::{Assert, Results};
 pub use compare::{Baseline, BaselineVerb, Diff};
 pub use mcp::Mcp;
+pub use node::Node;
 pub use questions::{
     Diagnose, Export, ExportFormat, FailOn, Fit, Frag, Holders, Jobs, Leaks, Ledger, Need, Oom, Part, Query, Ranks,
     Report, Sites, Timeline, WhatIf,
@@ -236,6 +238,8 @@ pub enum Command {
     Spool(spool::Spool),
     /// Check the store, the daemon and the recording environment, and name remedies.
     Doctor,
+    /// Check this machine's devices, for a prolog or epilog.
+    Node(Node),
     /// Delete a run of a job, or one attempt of it, with all its data.
     #[command(visible_alias = "rm")]
     Delete(Delete),

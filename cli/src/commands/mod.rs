@@ -21,6 +21,7 @@ mod import;
 mod leaks;
 mod mcp;
 mod need;
+mod node;
 pub mod questions;
 mod ranks;
 mod report;
@@ -88,6 +89,7 @@ async fn run_with(
         Command::Frag(args) => explain::frag(args, global, screen, now, out).await,
         Command::Oom(args) => explain::oom(args, global, screen, now, out).await,
         Command::WhatIf(args) => what_if::run(args, global, screen, out).await,
+        Command::Node(args) => node::run(args, global, screen, out),
         Command::Need(args) => need::run(args, global, screen, out).await,
         Command::Fit(args) => fit::run(args, global, screen, out).await,
         Command::Holders(args) => holders::run(args, global, screen, out).await,

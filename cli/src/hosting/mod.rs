@@ -24,7 +24,7 @@ use tonic::transport::Channel;
 
 use crate::exit::Failure;
 
-pub use devices::devices;
+pub use devices::{DeviceUse, device_readings, devices};
 pub use embedded::{Beside, Embedded, embedded};
 pub use hosted::hosted;
 pub use importing::{

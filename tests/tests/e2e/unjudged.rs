@@ -66,6 +66,7 @@ const VERBS: [(&str, Verb); 36] = [
     ("holders", Silent),
     // About the installation, not about a job.
     ("doctor", Silent),
+    ("node", Silent),
     ("spool", Silent),
     ("delete", Silent),
     ("completions", Silent),
