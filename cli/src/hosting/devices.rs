@@ -41,7 +41,7 @@ pub fn device_readings() -> Result<Vec<DeviceUse>, String> {
                     processes: reading.processes.map(|listed| listed.into_iter().map(pair).collect()),
                 })
             })
-            .collect()
+            .collect::<Result<Vec<_>, _>>()
     };
     read().map_err(|reason: memctl_agent::sample::Unavailable| reason.to_string())
 }

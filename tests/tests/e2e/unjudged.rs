@@ -22,7 +22,7 @@ enum Verb {
 
 use Verb::{Asked, Silent};
 
-const VERBS: [(&str, Verb); 36] = [
+const VERBS: [(&str, Verb); 37] = [
     // It has its own recorded job; its golden page tests the output.
     ("demo", Silent),
     // A page in a browser, made of the responses below; it has its own tests.
