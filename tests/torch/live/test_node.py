@@ -61,7 +61,7 @@ def test_whose_memory_it_is(memctl: Memctl, script: Any, job: str) -> None:
         assert (code, device["processes"][0]["owner"]) == (0, "allowed"), device
         assert node_check(memctl, "--refuse", "--ended", "12", "--above", "1GiB")[0] == 0
         page = memctl("node", "check", "--ended", "12").out
-        assert "are held by no running job" in page and str(pid) in page, page
+        assert "is held by no running job" in page and str(pid) in page, page
 
 
 def test_the_prolog_reports_or_refuses(memctl: Memctl, script: Any) -> None:

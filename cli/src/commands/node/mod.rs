@@ -33,7 +33,7 @@ pub fn run(args: &args::Node, global: &Global, screen: &Screen, out: &mut (dyn W
     view::print(&check, global, screen, out).map_err(|error| Failure::output("standard output", &error))?;
     match check.held_without_a_job() {
         held if args.refuse && held.bytes > 0 => Err(Failure::found(format!(
-            "{} of this machine's devices are held by no running job ({})",
+            "{} on {} is held by no running job",
             HumanBytes::of(held.bytes),
             plural(held.devices, "device"),
         ))),

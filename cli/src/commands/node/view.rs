@@ -138,11 +138,14 @@ const fn word(owner: Owner) -> &'static str {
 fn page(check: &Check, screen: &Screen) -> String {
     let held = check.held_without_a_job();
     let devices = plural(check.devices.len() as u64, "device");
+    let is_unknown = |process: &Process| process.owner == Owner::Unknown;
+    let has_unknown = check.devices.iter().any(|device| device.processes.iter().flatten().any(is_unknown));
     let sentence = match held.bytes {
+        0 if has_unknown => format!("No memory of {devices} is known to be held without a running job."),
         0 => screen.paint(Tone::Good, &format!("No memory of {devices} is held without a running job.")),
         bytes => screen.paint(
             Tone::Alert,
-            &format!("{} on {} of {devices} are held by no running job.", HumanBytes::of(bytes), held.devices),
+            &format!("{} on {} of {devices} is held by no running job.", HumanBytes::of(bytes), held.devices),
         ),
     };
     let mut out = format!("{sentence}\n\n");
@@ -160,8 +163,7 @@ fn page(check: &Check, screen: &Screen) -> String {
         rows(device, &mut table);
     }
     out.push_str(&table.show(screen));
-    let is_unknown = |process: &Process| process.owner == Owner::Unknown;
-    if check.devices.iter().any(|device| device.processes.iter().flatten().any(is_unknown)) {
+    if has_unknown {
         out.push_str(
             "\nThe jobs of some processes are unknown: run this as root, on the host and not in a container.\n",
         );
@@ -239,8 +241,23 @@ mod tests {
         let devices = vec![device(0, Some(used), 600, 0), device(1, Some(Vec::new()), 0, 900), device(2, None, 0, 0)];
         let check = Check::new(devices);
         assert_eq!(check.held_without_a_job(), Held { bytes: 1_500 << 20, devices: 2 });
-        insta::assert_snapshot!(page(&check, &SCREEN), @"");
+        insta::assert_snapshot!(page(&check, &SCREEN), @"
+        1.46 GiB on 2 of 3 devices is held by no running job.
+
+        GPU     USED        OF  PID    HOLDS  PROGRAM  USER  WHOSE
+          0  900 MiB  80.0 GiB    7  600 MiB  python   1000  job 12, which has ended
+                                  9  300 MiB  python   1000  job 13
+          1  900 MiB  80.0 GiB    -  900 MiB  -           -  no process: see nvidia-smi, or reset the device
+          2  900 MiB  80.0 GiB                               the driver does not list processes
+        ");
         let free = Check::new(vec![device(0, Some(vec![process(9, 300, None, Owner::Unknown)]), 0, 0)]);
-        insta::assert_snapshot!(page(&free, &SCREEN), @"");
+        insta::assert_snapshot!(page(&free, &SCREEN), @"
+        No memory of 1 device is known to be held without a running job.
+
+        GPU     USED        OF  PID    HOLDS  PROGRAM  USER  WHOSE
+          0  900 MiB  80.0 GiB    9  300 MiB  python   1000  unknown
+
+        The jobs of some processes are unknown: run this as root, on the host and not in a container.
+        ");
     }
 }
