@@ -36,6 +36,7 @@ mod logs;
 mod output;
 mod output_file;
 mod page;
+mod process_owner;
 mod render;
 mod run;
 mod service;

@@ -4,7 +4,6 @@
 //! Guarantees: changes nothing and ends no process. Asks neither a daemon nor a store. A process of which nothing is
 //! known counts as unknown, and is never a reason to refuse.
 
-mod owner;
 mod view;
 
 use std::io::Write;
@@ -15,9 +14,9 @@ use crate::args::node::{NodeCheck, NodeCommand};
 use crate::args::{self, Global};
 use crate::exit::Failure;
 use crate::hosting;
+use crate::process_owner::{Jobs, Owner};
 use crate::render::screen::Screen;
 use crate::render::text::plural;
-use owner::{Jobs, Owner};
 use view::{Check, Device, Process};
 
 /// See the module.
@@ -55,16 +54,9 @@ fn of_device(device: hosting::DeviceUse, jobs: &Jobs, args: &NodeCheck) -> Devic
     };
     let rest = processes.as_ref().and_then(of_processes);
     let no_process_bytes = rest.filter(|&rest| rest >= args.above).unwrap_or(0);
-    let is_counted = |process: &&Process| process.owner.is_none_that_runs();
+    let is_counted = |process: &&Process| process.owner.is_no_running_job();
     let left =
         processes.iter().flatten().filter(is_counted).map(|process| process.used_bytes.unwrap_or(0)).sum::<u64>();
     let no_job_bytes = if left >= args.above { left } else { 0 };
     Device { ordinal, uuid, name, total_bytes, used_bytes, processes, no_process_bytes, no_job_bytes }
-}
-
-impl Owner {
-    /// Whether the process is known to belong to no job that runs.
-    const fn is_none_that_runs(self) -> bool {
-        matches!(self, Self::NoJob | Self::EndedJob)
-    }
 }

@@ -8,8 +8,8 @@ use memctl_answers::format::json;
 use memctl_model::HumanBytes;
 use serde::Serialize;
 
-use super::owner::{Facts, Owner};
 use crate::args::{Format, Global};
+use crate::process_owner::{Facts, Owner};
 use crate::render::screen::{Screen, Tone};
 use crate::render::table::{Table, left, right};
 use crate::render::text::{plural, safe};

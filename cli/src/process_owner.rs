@@ -34,6 +34,13 @@ pub enum Owner {
     Unknown,
 }
 
+impl Owner {
+    /// Whether the process is known to belong to no job that runs.
+    pub const fn is_no_running_job(self) -> bool {
+        matches!(self, Self::NoJob | Self::EndedJob)
+    }
+}
+
 /// What is known of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Facts {
