@@ -14,7 +14,7 @@ use crate::args::node::{NodeCheck, NodeCommand};
 use crate::args::{self, Global};
 use crate::exit::Failure;
 use crate::hosting;
-use crate::process_owner::{Jobs, Owner};
+use crate::process_owner::Jobs;
 use crate::render::screen::Screen;
 use crate::render::text::plural;
 use view::{Check, Device, Process};
