@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use memctl_model::{HumanBytes, SessionInfo};
 
 use crate::args::Global;
-use crate::connect::{Connection, default_data_dir};
+use crate::connect::{Connection, default_data_dir, flags};
 use crate::hosting::{self, Credentials, data_dirs, host};
 use crate::render::text::{plural, safe};
 use crate::unrecorded;
@@ -46,9 +46,10 @@ pub async fn take_in(connection: &Connection, global: &Global) {
     }
     if presents_identity(global) {
         say(format!(
-            "{} wait in {} for this daemon and are not in this answer: `memctl spool deliver` stores them with your token or certificate, and so does the next `memctl run`",
+            "{} wait in {} for this daemon and are not in this answer: `memctl spool deliver{}` stores them with your token or certificate, and so does the next `memctl run`",
             HumanBytes::of(bytes),
-            folder.display()
+            folder.display(),
+            global.daemon_address().map_or_else(String::new, |address| format!(" {}", flags(global, &address))),
         ));
         return;
     }

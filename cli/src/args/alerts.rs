@@ -80,7 +80,10 @@ impl FromStr for SilenceTime {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let ns = memctl_model::quantity::duration_ns(text).ok().filter(|ns| *ns > 0);
+        let ns = memctl_model::quantity::duration_ns(text).ok();
+        if ns == Some(0) {
+            return Err(format!("`{text}` is no time at all; write a longer one, like 45s, 90m, 2h or 7d"));
+        }
         ns.map(Self).ok_or_else(|| format!("`{text}` is not a duration; write it like 45s, 90m, 2h or 7d"))
     }
 }

@@ -47,10 +47,10 @@ pub struct Daemon {
     /// A TOML file with settings; flags and environment variables take precedence.
     #[arg(long, env = "MEMCTL_CONFIG", value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Delete jobs that ended longer ago than this (30d, 12h).
+    /// Delete jobs that have received no data for this long (30d, 12h).
     #[arg(long, value_name = "AGE")]
     pub retain_age: Option<String>,
-    /// Delete the oldest data beyond this size (20GiB, 500MB). The largest job loses data first.
+    /// Delete the oldest data beyond this size (20GiB, 500MB). The largest tenant loses data first, and of its jobs the largest.
     #[arg(long, value_name = "BYTES")]
     pub retain_bytes: Option<String>,
     /// The same limit for each attempt of a job.

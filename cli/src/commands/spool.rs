@@ -210,7 +210,7 @@ async fn deliver(rows: Vec<Row>, global: &Global) -> Result<(), Failure> {
     say(format!("{} delivered to {place}", plural((rows.len() - left.len()) as u64, "session")));
     match left.first() {
         None => Ok(()),
-        Some(row) => Err(Failure::unreachable(format!(
+        Some(row) => Err(Failure::not_allowed(format!(
             "{place} did not take {} (such as job {}): may this token write it? `memctl spool` lists what is left",
             plural(left.len() as u64, "session"),
             safe(&row.waiting.session.job),

@@ -169,10 +169,11 @@ fn print_checked(config: &Config, info: &StoreInfo) -> Result<(), Failure> {
     }
     let http = if config.http.is_empty() { "off".to_owned() } else { listed(&config.http) };
     let sent = config.otlp.as_ref().map_or_else(|| "off".to_owned(), |settings| settings.endpoint.to_string());
-    let StoreInfo { place, kind, version, schema_version } = info;
+    let StoreInfo { place, kind, version, schema_version, is_read_only } = info;
+    let mode = if *is_read_only { ", read-only" } else { "" };
     lines.push(format!("http          {http}"));
     lines.push(format!("otlp          {sent}"));
-    lines.push(format!("store         {place} ({kind} {version}, schema {schema_version})"));
+    lines.push(format!("store         {place} ({kind} {version}, schema {schema_version}{mode})"));
     lines.extend(kept(&config.retention));
     let receivers: Vec<&str> = config.alerts.receivers.iter().map(|receiver| receiver.name.as_str()).collect();
     let (origin, rules) = (&config.alerts.origin, config.alerts.rules.len());

@@ -86,7 +86,7 @@ impl Closing<'_> {
                 say(self.global, &self.seen.nothing_recorded(self.words));
             }
         } else if self.prints {
-            self.answer(&mut destination, &jobs).await;
+            self.answer(&mut destination, &jobs, why.is_none()).await;
         }
         destination.close().await;
     }
@@ -187,8 +187,8 @@ impl Closing<'_> {
         }
     }
 
-    /// The page, or how to query it.
-    async fn answer(&self, destination: &mut Destination, jobs: &BTreeMap<&str, (u64, u64)>) {
+    /// The page, or how to query it if the daemon answers this caller.
+    async fn answer(&self, destination: &mut Destination, jobs: &BTreeMap<&str, (u64, u64)>, answers: bool) {
         if self.global.quiet {
             return;
         }
@@ -207,6 +207,7 @@ impl Closing<'_> {
         for (job, &(sessions, events)) in rest.take(JOBS_MAX) {
             let hint = match &writes_alone {
                 Some(_) => String::new(),
+                None if !answers => String::new(),
                 None => format!("; `memctl query --job {}{flags}` shows it", shell_word(job)),
             };
             say(self.global, &self.stored(job, (sessions, events), destination.spool.is_some(), &hint));

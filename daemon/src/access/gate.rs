@@ -12,9 +12,11 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::task::{Context, Poll};
 
+use memctl_proto::v1::RefusedReason;
 use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::http::{HeaderMap, Request, Response, StatusCode, header};
@@ -29,6 +31,8 @@ use crate::store::{Scope, Store, StoreError, TokenRow};
 
 /// The header in which a caller of all tenants names one tenant.
 pub const TENANT_HEADER: &str = "memctl-tenant";
+/// The call of an agent's stream.
+const PUSH: &str = "/memctl.v1.Ingest/Push";
 /// How often the caller of a stream is checked again.
 pub const LOOK_EVERY: std::time::Duration = super::tokens::AGE_MAX;
 
@@ -91,6 +95,8 @@ struct Inner {
     audit: Audit,
     /// The daemon's own user.
     uid: u32,
+    /// Streams of agents that were refused here: unauthenticated, denied.
+    refused_streams: [AtomicU64; 2],
 }
 
 impl Gate {
@@ -100,7 +106,13 @@ impl Gate {
         let uid = rustix::process::geteuid().as_raw();
         let audit = Audit::new(store.clone());
         Self {
-            inner: Arc::new(Inner { access: RwLock::new(Arc::new(access)), tokens: Tokens::new(store), audit, uid }),
+            inner: Arc::new(Inner {
+                access: RwLock::new(Arc::new(access)),
+                tokens: Tokens::new(store),
+                audit,
+                uid,
+                refused_streams: Default::default(),
+            }),
         }
     }
 
@@ -108,6 +120,15 @@ impl Gate {
     #[must_use]
     pub fn audit(&self) -> &Audit {
         &self.inner.audit
+    }
+
+    /// Streams of agents that were refused before they reached ingest, by reason.
+    #[must_use]
+    pub fn refused_streams(&self) -> [(RefusedReason, u64); 2] {
+        let [unauthenticated, denied] = &self.inner.refused_streams;
+        // Relaxed here and below: this is only a metric.
+        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        [(RefusedReason::Unauthenticated, read(unauthenticated)), (RefusedReason::Denied, read(denied))]
     }
 
     /// Replaces the rules. Streams whose callers the new rules do not admit end within [`LOOK_EVERY`].
@@ -145,6 +166,26 @@ impl Gate {
     /// # Errors
     /// See [`Refusal`].
     pub async fn admit(
+        &self,
+        peer: Option<&Peer>,
+        path: &str,
+        headers: &HeaderMap,
+        subject: impl Future<Output = String>,
+    ) -> Result<Caller, Refusal> {
+        let admitted = self.admitted(peer, path, headers, subject).await;
+        let [unauthenticated, denied] = &self.inner.refused_streams;
+        let count = match &admitted {
+            Err(Refusal::Unauthenticated(_)) => unauthenticated,
+            Err(Refusal::Denied(_)) => denied,
+            _ => return admitted,
+        };
+        if path == PUSH {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+        admitted
+    }
+
+    async fn admitted(
         &self,
         peer: Option<&Peer>,
         path: &str,

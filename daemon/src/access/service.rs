@@ -113,6 +113,25 @@ impl AccessService {
     }
 }
 
+impl AccessService {
+    /// Refuses to revoke the last admin token of all tenants for a caller with a token. A caller on the daemon's socket
+    /// keeps this way in.
+    async fn keep_an_admin(&self, caller: &Caller, token: &TokenRow, now_ns: u64) -> Result<(), Status> {
+        let admits =
+            |token: &TokenRow| token.role == Role::Admin.name() && token.tenant == EVERY_TENANT && token.counts(now_ns);
+        if !matches!(caller.proof, Proof::Token(_)) || !admits(token) {
+            return Ok(());
+        }
+        let tokens = self.store.tokens().await.map_err(failed)?;
+        if tokens.iter().any(|other| other.id != token.id && admits(other)) {
+            return Ok(());
+        }
+        Err(Status::failed_precondition(
+            "this is the last token of an admin of all tenants: make another one first (`memctl token create NAME --role admin`), or revoke it on the daemon's socket",
+        ))
+    }
+}
+
 /// A token in the form of the list.
 fn shown(token: &TokenRow, now_ns: u64) -> shown::Token {
     let TokenRow { id, name, role, tenant, jobs, secret: _, created_ns, expires_ns, revoked_ns } = token;
@@ -198,6 +217,7 @@ impl access_server::Access for AccessService {
         let wanted = request.into_inner().token;
         let mut token = self.named(&caller, &wanted).await?;
         let now_ns = now_ns();
+        self.keep_an_admin(&caller, &token, now_ns).await?;
         if self.store.revoke_token(token.id, now_ns).await.map_err(failed)? {
             token.revoked_ns = Some(now_ns);
         }

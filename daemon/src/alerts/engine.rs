@@ -99,6 +99,8 @@ impl Engine {
     async fn look(&mut self) {
         let outcome = self.looked().await;
         match &outcome {
+            // A command that looks into the store of a daemon: the daemon has the alerts.
+            Err(error) if error.is_refusal() => tracing::debug!(%error, "the store takes no alerts"),
             Err(error) if !self.failing => {
                 tracing::error!(%error, "the store does not accept alerts; this will be retried")
             }

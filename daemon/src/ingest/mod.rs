@@ -94,6 +94,7 @@ pub struct IngestService {
     duplicates: Arc<AtomicU64>,
     notifier: Notifier,
     shutting_down: watch::Receiver<bool>,
+    is_read_only: bool,
 }
 
 impl IngestService {
@@ -110,7 +111,27 @@ impl IngestService {
     ) -> Self {
         let budget = Arc::new(Semaphore::new(limits.total_bytes));
         let (scale, duplicates) = Default::default();
-        Self { store, gate, committer, streams, limits, budget, scale, duplicates, notifier, shutting_down }
+        let is_read_only = false;
+        Self {
+            store,
+            gate,
+            committer,
+            streams,
+            limits,
+            budget,
+            scale,
+            duplicates,
+            notifier,
+            shutting_down,
+            is_read_only,
+        }
+    }
+
+    /// Refuses all recordings if the store was opened read-only. That is no fault of the store.
+    #[must_use]
+    pub const fn read_only(mut self, is_read_only: bool) -> Self {
+        self.is_read_only = is_read_only;
+        self
     }
 
     /// Bytes that wait for their commit.
@@ -207,6 +228,10 @@ impl IngestService {
         };
         if let Err((reason, message)) = self.owned(&caller, &greeted).await {
             return refuse(&self.committer.counts(), &answers, reason, message).await;
+        }
+        if self.is_read_only {
+            let message = "this daemon is read-only and takes no recordings: name another one with --daemon".into();
+            return refuse(&self.committer.counts(), &answers, RefusedReason::Denied, message).await;
         }
         let session = &greeted.session;
         let (mut claim, asked) = self.streams.claim(greeted.opening().stored_id(), &greeted.tenant, greeted.readiness);

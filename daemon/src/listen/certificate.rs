@@ -31,13 +31,18 @@ const ALTERNATIVE_NAMES: &[u8] = &[0x55, 0x1d, 0x11];
 
 /// Reads a certificate in DER.
 pub(super) fn read(der: &[u8]) -> ClientCertificate {
-    let Said { subject, names, not_after_s, is_authority: _ } = said(der).unwrap_or_default();
+    let Said { subject, names, not_after_s, .. } = said(der).unwrap_or_default();
     ClientCertificate { subject, names, fingerprint: sha256(der), not_after_s }
 }
 
 /// Whether it is the own certificate of an authority, which TLS clients refuse as a server's certificate.
 pub(super) fn is_authority(der: &[u8]) -> bool {
     said(der).is_some_and(|said| said.is_authority)
+}
+
+/// The first second of its validity, since the Unix epoch.
+pub(super) fn not_before_s(der: &[u8]) -> Option<u64> {
+    said(der)?.not_before_s
 }
 
 fn sha256(bytes: &[u8]) -> [u8; 32] {
@@ -85,6 +90,7 @@ fn each(mut bytes: &[u8]) -> Option<Vec<(u8, &[u8])>> {
 struct Said {
     subject: String,
     names: Vec<String>,
+    not_before_s: Option<u64>,
     not_after_s: Option<u64>,
     is_authority: bool,
 }
@@ -100,7 +106,9 @@ fn said(der: &[u8]) -> Option<Said> {
         (_, _, rest) = next(rest)?;
     }
     let (validity, rest) = expect(rest, SEQUENCE)?;
-    let not_after_s = each(validity)?.get(1).and_then(|(tag, time)| seconds(*tag, time));
+    let times = each(validity)?;
+    let at = |place: usize| times.get(place).and_then(|(tag, time)| seconds(*tag, time));
+    let (not_before_s, not_after_s) = (at(0), at(1));
     let (subject, rest) = expect(rest, SEQUENCE)?;
     let extensions =
         each(rest)?.into_iter().find(|(tag, _)| *tag == EXTENSIONS).and_then(|(_, value)| expect(value, SEQUENCE));
@@ -108,7 +116,7 @@ fn said(der: &[u8]) -> Option<Said> {
     let constraints = extension(extensions, BASIC_CONSTRAINTS).and_then(|constraints| expect(constraints, BOOLEAN));
     let is_authority = constraints.is_some_and(|(value, _)| value == [0xff]);
     let (subject, names) = (common_name(subject).unwrap_or_default(), alternatives(extensions));
-    Some(Said { subject, names, not_after_s, is_authority })
+    Some(Said { subject, names, not_before_s, not_after_s, is_authority })
 }
 
 /// `YYMMDDHHMMSSZ` or `YYYYMMDDHHMMSSZ`, in seconds since the Unix epoch.

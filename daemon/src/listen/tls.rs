@@ -89,14 +89,14 @@ impl Certificates {
     /// Reads the files again for the next connections.
     ///
     /// # Errors
-    /// The first file that cannot be used, or a certificate that has expired. The former configuration then stays in
+    /// The first file that cannot be used, or a certificate that is not valid now. The former configuration then stays in
     /// force.
     pub fn reload(&self) -> Result<(), TlsError> {
         // The stamp is taken before reading, so that a change in between is noticed next time.
         let stamp = stamp(&self.files);
         *self.stamp.lock().unwrap_or_else(PoisonError::into_inner) = stamp;
         let configs = configs(&self.files)?;
-        self.refuse_expired()?;
+        self.refuse_invalid()?;
         *self.configs.write().unwrap_or_else(PoisonError::into_inner) = configs;
         Ok(())
     }
@@ -121,11 +121,11 @@ impl Certificates {
         }
     }
 
-    /// Clients refuse an expired certificate, and the former one may still be valid.
-    fn refuse_expired(&self) -> Result<(), TlsError> {
+    /// Clients refuse a certificate that is not valid now, and the former one may still be valid.
+    fn refuse_invalid(&self) -> Result<(), TlsError> {
         let chain = certificates(&self.files.cert)?;
-        match chain.first().and_then(expired_at) {
-            Some(at) => Err(TlsError::new(&self.files.cert, format!("it expired at {at}"))),
+        match chain.first().and_then(why_invalid) {
+            Some(why) => Err(TlsError::new(&self.files.cert, why)),
             None => Ok(()),
         }
     }
@@ -189,11 +189,11 @@ fn config(files: &TlsFiles) -> Result<ServerConfig, TlsError> {
             "TLS: this is an authority's own certificate (CA:TRUE), which memctl's clients refuse as a server's; make one with CA:FALSE"
         );
     }
-    if let Some(expired_at) = chain.first().and_then(expired_at) {
+    if let Some(why) = chain.first().and_then(why_invalid) {
         tracing::warn!(
             cert = %files.cert.display(),
-            expired_at,
-            "TLS: this certificate has expired, so clients refuse it; replace its file with a renewed one"
+            why,
+            "TLS: this certificate is not valid now, so clients refuse it; replace its file, or set this machine's clock"
         );
     }
     let key = PrivateKeyDer::from_pem_file(&files.key)
@@ -208,10 +208,16 @@ fn config(files: &TlsFiles) -> Result<ServerConfig, TlsError> {
     Ok(config)
 }
 
-/// When a certificate expired; `None` if it is still valid.
-fn expired_at(own: &CertificateDer<'static>) -> Option<String> {
-    let last_s = certificate::read(own).not_after_s?;
-    (last_s < now_ns() / 1_000_000_000).then(|| rfc3339(last_s.saturating_mul(1_000_000_000)))
+/// Why clients refuse a certificate now; `None` if it is valid, or its times cannot be read.
+fn why_invalid(own: &CertificateDer<'static>) -> Option<String> {
+    let now_s = now_ns() / 1_000_000_000;
+    let (first_s, last_s) = (certificate::not_before_s(own)?, certificate::read(own).not_after_s?);
+    let at = |seconds: u64| rfc3339(seconds.saturating_mul(1_000_000_000));
+    match () {
+        () if last_s < now_s => Some(format!("it expired at {}", at(last_s))),
+        () if first_s > now_s => Some(format!("it is valid from {}", at(first_s))),
+        () => None,
+    }
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {

@@ -20,6 +20,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub use exports::Exports;
 pub use family::Family;
 
+use crate::access::Gate;
 use crate::alerts::Alerts;
 use crate::health::Health;
 use crate::ingest::counts::Figures;
@@ -37,6 +38,7 @@ use crate::supervise::Tasks;
 pub struct Sources {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) ingest: Figures,
+    pub(crate) gate: Gate,
     pub(crate) streams: Streams,
     pub(crate) notifier: Notifier,
     pub(crate) alerts: Alerts,

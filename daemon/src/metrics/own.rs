@@ -121,7 +121,11 @@ fn ingest(sources: &Sources) -> Vec<Family> {
     let mut items = Family::new(&metrics::ITEMS);
     counts.items().for_each(|(kind, count)| items.add(&[item_kind(kind)], count as f64));
     let mut refused = Family::new(&metrics::REFUSED);
-    counts.refused().for_each(|(reason, count)| refused.add(&[&refused_reason(reason)], count as f64));
+    let before_ingest = sources.gate.refused_streams();
+    counts.refused().for_each(|(reason, count)| {
+        let earlier: u64 = before_ingest.iter().filter(|(known, _)| *known == reason).map(|(_, count)| count).sum();
+        refused.add(&[&refused_reason(reason)], (count + earlier) as f64);
+    });
     let mut dropped = Family::new(&metrics::DROPPED);
     counts.dropped().into_iter().for_each(|(reason, count)| dropped.add(&[reason], count as f64));
     let commits = Point { labels: Vec::new(), value: Value::Histogram(counts.commits.distribution()) };

@@ -102,6 +102,7 @@ pub(super) async fn parts(
         notifier.clone(),
         shutting_down.clone(),
     );
+    let ingest = ingest.read_only(store.info().await?.is_read_only);
     let judge = Judge::new(store.clone(), streams.clone(), judging.memory).with_holders(holders).listening();
     let summaries = judge.summaries();
     let removed = judge.clone();
@@ -129,6 +130,7 @@ pub(super) async fn parts(
     let sources = Sources {
         store: store.clone(),
         ingest: ingest.figures(),
+        gate: gate.clone(),
         streams: streams.clone(),
         notifier: notifier.clone(),
         alerts: alerting.alerts.clone(),

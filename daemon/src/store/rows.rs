@@ -25,6 +25,8 @@ pub struct StoreInfo {
     pub place: String,
     /// Number of the newest migration.
     pub schema_version: i64,
+    /// Whether it was opened read-only.
+    pub is_read_only: bool,
 }
 
 /// A session that was found or made.

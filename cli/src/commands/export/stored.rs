@@ -44,7 +44,7 @@ impl Stored {
     /// States what has expired.
     pub(super) fn missing(&self) -> Option<String> {
         let Completeness { events_expired, .. } = self.completeness;
-        (events_expired > 0).then(|| format!("retention removed the {} oldest", plural(events_expired, "event")))
+        (events_expired > 0).then(|| format!("retention removed the oldest {}", plural(events_expired, "event")))
     }
 
     /// Why there is nothing to write.

@@ -38,6 +38,7 @@ pub struct PostgresStore {
     options: PgConnectOptions,
     /// The connection used to probe the server.
     probing: Mutex<Option<PgConnection>>,
+    is_read_only: bool,
 }
 
 /// A server in the same network responds within milliseconds. Together with the pause between probes, this timeout is
@@ -54,7 +55,15 @@ impl PostgresStore {
         let place = super::secrets::without_secrets(url);
         let connection::Opened { pool, options, version } = connection::open(url, &place).await?;
         tracing::debug!(place, postgres = version, schema = migrations::NEWEST, "store opened");
-        Ok(Self { place, version, pool, damage: Damage::default(), options, probing: Mutex::default() })
+        Ok(Self {
+            place,
+            version,
+            pool,
+            damage: Damage::default(),
+            options,
+            probing: Mutex::default(),
+            is_read_only: false,
+        })
     }
 
     /// Connects read-only: every transaction is read-only, and the schema stays as it is.
@@ -64,7 +73,15 @@ impl PostgresStore {
     pub async fn open_read_only(url: &str) -> Result<Self, StoreError> {
         let place = super::secrets::without_secrets(url);
         let connection::Opened { pool, options, version } = connection::open_read_only(url, &place).await?;
-        Ok(Self { place, version, pool, damage: Damage::default(), options, probing: Mutex::default() })
+        Ok(Self {
+            place,
+            version,
+            pool,
+            damage: Damage::default(),
+            options,
+            probing: Mutex::default(),
+            is_read_only: true,
+        })
     }
 
     pub(super) fn pool(&self) -> &PgPool {
@@ -114,6 +131,7 @@ impl Backend for PostgresStore {
             version: self.version.clone(),
             place: self.place.clone(),
             schema_version: migrations::NEWEST,
+            is_read_only: self.is_read_only,
         })
     }
 

@@ -57,7 +57,8 @@ pub(super) struct Kept {
 impl Kept {
     pub(super) fn info() -> StoreInfo {
         let place = "this process's memory".to_owned();
-        StoreInfo { kind: "memory", version: env!("CARGO_PKG_VERSION").to_owned(), place, schema_version: 0 }
+        let version = env!("CARGO_PKG_VERSION").to_owned();
+        StoreInfo { kind: "memory", version, place, schema_version: 0, is_read_only: false }
     }
 
     fn next_key(&mut self) -> i64 {

@@ -63,7 +63,10 @@ impl LockFile {
         // The lock file was removed; otherwise it would have named the holder.
         let in_use = |who: &str| StoreError::InUse {
             place: place.into(),
-            holder: format!("{who} (a backup is made, or the lock file {} was removed)", path_of(path).display()),
+            holder: format!(
+                "{who} (a read-only daemon serves it, a backup is made, or the lock file {} was removed)",
+                path_of(path).display()
+            ),
         };
         // This lock is held until the database is registered, so that two threads do not open one file.
         let mut held = HELD.lock().unwrap_or_else(PoisonError::into_inner);

@@ -215,6 +215,7 @@ impl Backend for SqliteStore {
             version: self.version.clone(),
             place: self.place.clone(),
             schema_version: self.schema_version,
+            is_read_only: self.lock.is_none() && self.readers.is_some(),
         })
     }
 
