@@ -37,7 +37,7 @@ use crate::secret::SessionSecret;
 use crate::source_paths::SourcePaths;
 use crate::uplink::spool::Spool;
 use crate::uplink::window::Window;
-use crate::uplink::{self, Daemon, Ended, Link};
+use crate::uplink::{self, Daemon, Link, UplinkEnd};
 
 /// Maximum number of marks, stacks and samples that wait for the worker. The fastest loop fills this in seconds.
 /// Further ones are dropped and counted.
@@ -571,7 +571,9 @@ fn spawn_uplink(
         if let Some(SpoolConfig { folder, .. }) = spool.filter(|_| orphans) {
             tokio::spawn(deliver_orphans(folder, daemon.clone(), backoff));
         }
-        if let Ended::Refused(message) = uplink::run(daemon, (session, secret), link.clone(), stopped, backoff).await {
+        if let UplinkEnd::Refused(message) =
+            uplink::run(daemon, (session, secret), link.clone(), stopped, backoff).await
+        {
             *refused.lock().unwrap_or_else(PoisonError::into_inner) = Some(message);
             // The daemon takes no more items of this session, so later ones must not wait for room.
             link.window.close();

@@ -470,7 +470,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_socket_of_ones_own_belongs_to_nobody_else() {
+    async fn the_socket_of_ones_own_belongs_to_no_other_user() {
         use std::os::unix::fs::PermissionsExt as _;
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("daemon.sock");

@@ -24,36 +24,36 @@ pub fn of_finding(finding: &Finding, id: &str, asked: &[HoldersAsked]) -> Option
     let own: Vec<&HoldersAsked> = asked.iter().filter(|asked| is_about(asked, finding, id)).collect();
     let names = |asked: &&&HoldersAsked| asked.outcome.as_ref().is_ok_and(|found| !found.holders.is_empty());
     let answers = |asked: &&&HoldersAsked| asked.outcome.is_ok();
-    let told = own.iter().rfind(names).or_else(|| own.iter().rfind(answers)).or(own.last())?;
-    let (growth, pace) = match &told.outcome {
+    let answer = own.iter().rfind(names).or_else(|| own.iter().rfind(answers)).or(own.last())?;
+    let (growth, pace) = match &answer.outcome {
         Ok(found) => {
-            let both = |holder| (growth(holder, found, told, &own), length_growth(holder, found, told, &own));
+            let both = |holder| (growth(holder, found, answer, &own), length_growth(holder, found, answer, &own));
             found.holders.iter().map(both).unzip()
         }
         Err(_) => (Vec::new(), Vec::new()),
     };
-    let sentence = sentence(told, &growth);
-    Some(FindingHolders { asked: (*told).clone(), growth, pace, sentence })
+    let sentence = sentence(answer, &growth);
+    Some(FindingHolders { asked: (*answer).clone(), growth, pace, sentence })
 }
 
 /// Whether the growth in length of a holder is not known yet, and an earlier answer of the process could show it.
 #[must_use]
-pub fn is_pace_open(told: &FindingHolders) -> bool {
-    let Ok(found) = &told.asked.outcome else { return false };
+pub fn is_pace_open(known: &FindingHolders) -> bool {
+    let Ok(found) = &known.asked.outcome else { return false };
     let is_open = |(holder, pace): (&TensorHolder, &Option<HolderPace>)| {
         pace.is_none() && holder.length.is_some() && is_only(found, holder.identity)
     };
-    found.holders.iter().zip(&told.pace).any(is_open)
+    found.holders.iter().zip(&known.pace).any(is_open)
 }
 
 /// Whether the growth of a holder is not known yet, and an earlier answer of the process could show it.
 #[must_use]
-pub fn is_growth_open(told: &FindingHolders) -> bool {
-    let Ok(found) = &told.asked.outcome else { return false };
+pub fn is_growth_open(known: &FindingHolders) -> bool {
+    let Ok(found) = &known.asked.outcome else { return false };
     let is_open = |(holder, growth): (&TensorHolder, &Option<HolderGrowth>)| {
         growth.is_none() && holder.tensors.is_some() && is_only(found, holder.identity)
     };
-    found.epoch.is_some() && found.holders.iter().zip(&told.growth).any(is_open)
+    found.epoch.is_some() && found.holders.iter().zip(&known.growth).any(is_open)
 }
 
 /// Whether a holder query was about this finding's blocks. For a graph, the query
@@ -73,14 +73,14 @@ pub fn is_about(asked: &HoldersAsked, finding: &Finding, id: &str) -> bool {
 fn growth(
     holder: &TensorHolder,
     found: &HoldersFound,
-    told: &HoldersAsked,
+    answer: &HoldersAsked,
     own: &[&HoldersAsked],
 ) -> Option<HolderGrowth> {
     let (epoch, identity) = (found.epoch?, holder.identity);
     if holder.tensors.is_none() || !is_only(found, identity) {
         return None;
     }
-    own.iter().filter(|asked| asked.process == told.process).find_map(|asked| {
+    own.iter().filter(|asked| asked.process == answer.process).find_map(|asked| {
         let before = asked.outcome.as_ref().ok().filter(|before| is_only(before, identity))?;
         let since_epoch = before.epoch.filter(|&since| since < epoch)?;
         let tensors_before = before.holders.iter().find(|other| other.identity == identity)?.tensors?;
@@ -92,14 +92,14 @@ fn growth(
 fn length_growth(
     holder: &TensorHolder,
     found: &HoldersFound,
-    told: &HoldersAsked,
+    answer: &HoldersAsked,
     own: &[&HoldersAsked],
 ) -> Option<HolderPace> {
     let (length_now, identity) = (holder.length?, holder.identity);
     if !is_only(found, identity) {
         return None;
     }
-    let is_earlier = |asked: &&&HoldersAsked| asked.process == told.process && asked.asked_ns < told.asked_ns;
+    let is_earlier = |asked: &&&HoldersAsked| asked.process == answer.process && asked.asked_ns < answer.asked_ns;
     own.iter().filter(is_earlier).find_map(|asked| {
         let before = asked.outcome.as_ref().ok().filter(|before| is_only(before, identity))?;
         let length_before = before.holders.iter().find(|other| other.identity == identity)?.length?;
@@ -248,27 +248,27 @@ mod tests {
         }
     }
 
-    fn told(asked: &[HoldersAsked]) -> Option<String> {
-        of_finding(&finding(), "id", asked).map(|told| told.sentence)
+    fn sentence_of(asked: &[HoldersAsked]) -> Option<String> {
+        of_finding(&finding(), "id", asked).map(|known| known.sentence)
     }
 
     #[test]
     fn a_holder_is_named_with_what_was_asked() {
         assert_eq!(
-            told(&[asked(1, Ok(found(3, vec![list(1_440)])))]).unwrap(),
+            sentence_of(&[asked(1, Ok(found(3, vec![list(1_440)])))]).unwrap(),
             "Held in epoch 3 by list `KEPT` of module `__main__`, 1,440 tensors. Rank 0 was asked about 256 of the 1,440 \
              live blocks of this site."
         );
         let few = TensorHolder { blocks: 6, tensors: None, sentence: "a dict".into(), kind: "dict".into(), ..list(1) };
         let several = HoldersFound { complete: false, live_blocks: 256, ..found(3, vec![few.clone(), few]) };
         assert_eq!(
-            told(&[asked(1, Ok(several))]).unwrap(),
+            sentence_of(&[asked(1, Ok(several))]).unwrap(),
             "Held in epoch 3 by a dict (6 of 256 blocks); a dict (6 of 256 blocks). Rank 0 was asked about all 256 live blocks \
              of this site. For 244 of these no holder was found. The search is not complete."
         );
         let most = TensorHolder { blocks: 250, ..list(1_440) };
         let few = TensorHolder { blocks: 2, sentence: "attribute `grad`".into(), ..list(1) };
-        let said = told(&[asked(1, Ok(found(3, vec![most, few])))]).unwrap();
+        let said = sentence_of(&[asked(1, Ok(found(3, vec![most, few])))]).unwrap();
         assert!(
             said.contains("1,440 tensors (250 of 256 blocks); 1 more."),
             "two of 256 blocks explain nothing: {said}"
@@ -280,28 +280,30 @@ mod tests {
         let not_looked_at = vec!["Objects of C extensions.".to_owned()];
         let none = asked(2, Ok(HoldersFound { not_looked_at, ..found(3, vec![]) }));
         assert_eq!(
-            told(std::slice::from_ref(&none)).unwrap(),
+            sentence_of(std::slice::from_ref(&none)).unwrap(),
             "No Python object was found that holds these blocks; rank 0 was asked in epoch 3 about 256 of the 1,440 \
              live blocks of this site. Not looked at: Objects of C extensions."
         );
         let failed = asked(3, Err("it did not answer.".into()));
         assert_eq!(
-            told(std::slice::from_ref(&failed)).unwrap(),
+            sentence_of(std::slice::from_ref(&failed)).unwrap(),
             "Rank 0 was asked which Python object holds these blocks and did not say: it did not answer."
         );
         // An answer that names a holder has precedence over later answers that do not.
         let named = asked(1, Ok(found(2, vec![list(9)])));
-        assert!(told(&[named, none.clone(), failed.clone()]).unwrap().starts_with("Held in epoch 2 by list `KEPT`"));
-        assert!(told(&[none, failed]).unwrap().starts_with("No Python object"));
-        assert_eq!(told(&[]), None);
+        assert!(
+            sentence_of(&[named, none.clone(), failed.clone()]).unwrap().starts_with("Held in epoch 2 by list `KEPT`")
+        );
+        assert!(sentence_of(&[none, failed]).unwrap().starts_with("No Python object"));
+        assert_eq!(sentence_of(&[]), None);
     }
 
     #[test]
     fn growth_is_told_where_the_same_holder_was_counted_twice() {
         let first = asked(1, Ok(found(3, vec![list(480)])));
         let grown = |earlier: HoldersAsked, later: HoldersFound| {
-            let told = of_finding(&finding(), "id", &[earlier, asked(2, Ok(later))]).unwrap();
-            (told.growth[0].map(|growth| (growth.since_epoch, growth.tensors_before)), told.sentence)
+            let known = of_finding(&finding(), "id", &[earlier, asked(2, Ok(later))]).unwrap();
+            (known.growth[0].map(|growth| (growth.since_epoch, growth.tensors_before)), known.sentence)
         };
         let (growth, words) = grown(first.clone(), found(7, vec![list(1_440)]));
         assert_eq!(growth, Some((3, 480)));
@@ -337,8 +339,8 @@ mod tests {
     fn how_long_a_holder_has_become_is_told_beside_the_bytes_of_the_site() {
         let first = asked(1, Ok(found(3, vec![list(480)])));
         let pace = |earlier: &HoldersAsked, later: HoldersFound| {
-            let told = of_finding(&finding(), "id", &[earlier.clone(), asked(2, Ok(later))]).unwrap();
-            (told.pace[0], is_pace_open(&told))
+            let known = of_finding(&finding(), "id", &[earlier.clone(), asked(2, Ok(later))]).unwrap();
+            (known.pace[0], is_pace_open(&known))
         };
         // A pace is also known within one epoch and without epochs.
         let later = HoldersFound { live_bytes: 9 << 30, epoch: None, ..found(3, vec![list(1_440)]) };
@@ -361,10 +363,10 @@ mod tests {
     #[test]
     fn only_what_was_asked_about_it_is_told() {
         let elsewhere = HoldersAsked { site: site(18), lines: vec![18], ..asked(1, Ok(found(3, vec![list(9)]))) };
-        assert_eq!(told(std::slice::from_ref(&elsewhere)), None);
+        assert_eq!(sentence_of(std::slice::from_ref(&elsewhere)), None);
         // The same finding, while another line of the function grew. That line's blocks have a holder of their own.
         let earlier = [HoldersAsked { finding: "id".into(), ..elsewhere }];
-        assert_eq!(told(&earlier), None);
+        assert_eq!(sentence_of(&earlier), None);
         let graph = Finding { kind: FindingKind::GraphKept, ..finding() };
         assert!(of_finding(&graph, "id", &earlier).is_some());
         let both = Finding { lines: vec![17, 18], ..finding() };

@@ -68,7 +68,7 @@ struct Place {
 }
 
 #[derive(Clone, Debug)]
-struct Known {
+struct StackModules {
     pass: Pass,
     /// The modules on the stack, outermost first, each with the line that its forward was at.
     places: Vec<(PlaceId, u32)>,
@@ -79,7 +79,7 @@ struct Known {
 /// The modules and calls of a list of requests. Each stack is read once.
 pub struct Modules {
     places: Vec<Place>,
-    known: Vec<Known>,
+    known: Vec<StackModules>,
     /// For each request: the index of its stack in `known`.
     requests: Vec<u32>,
     /// The first request of each forward pass.
@@ -139,7 +139,7 @@ impl Modules {
         Some(class.clone().unwrap_or_else(|| called_at.clone()))
     }
 
-    fn of(&self, request: usize) -> Option<&Known> {
+    fn of(&self, request: usize) -> Option<&StackModules> {
         self.known.get(*self.requests.get(request)? as usize)
     }
 
@@ -246,10 +246,10 @@ fn ranges<'a>(modules: impl Iterator<Item = &'a Module>) -> Vec<Range<usize>> {
 }
 
 /// Derives the pass, the modules and the lines from a stack.
-fn read(frames: &[Frame], places: &mut Vec<Place>, ids: &mut HashMap<u64, PlaceId>) -> Known {
+fn read(frames: &[Frame], places: &mut Vec<Place>, ids: &mut HashMap<u64, PlaceId>) -> StackModules {
     let pass = pass(frames);
     if pass != Pass::Forward {
-        return Known { pass, places: Vec::new(), lines: Vec::new() };
+        return StackModules { pass, places: Vec::new(), lines: Vec::new() };
     }
     let lines = frames.iter().rev().filter(|frame| frame.owner().is_none()).map(hash).collect();
     let mut hasher = DefaultHasher::new();
@@ -278,7 +278,7 @@ fn read(frames: &[Frame], places: &mut Vec<Place>, ids: &mut HashMap<u64, PlaceI
         frame.hash(&mut hasher);
         caller = Some(frame);
     }
-    Known { pass, places: through, lines }
+    StackModules { pass, places: through, lines }
 }
 
 fn hash(frame: &Frame) -> u64 {
@@ -407,12 +407,12 @@ mod tests {
         for at in (0..=mixed.frames.len()).rev() {
             mixed.frames.insert(at, cpp("method_vectorcall.llvm.12275804"));
         }
-        let told = |stack: &Stack| {
+        let facts = |stack: &Stack| {
             let modules = Modules::new(&[StackId(1)], &|_| stack.clone());
             (modules.pass(0), modules.around(0), modules.lines(0).to_vec())
         };
-        assert_eq!(told(&mixed), told(&plain));
-        assert!(told(&plain).1.is_some());
+        assert_eq!(facts(&mixed), facts(&plain));
+        assert!(facts(&plain).1.is_some());
     }
 
     #[test]

@@ -193,7 +193,7 @@ mod tests {
         Some((*all.iter().min()?, *all.iter().max()?, *all.last()?))
     }
 
-    fn told(bucket: &Bucket) -> (u64, u64, u64) {
+    fn levels_of(bucket: &Bucket) -> (u64, u64, u64) {
         (bucket.min.allocated_bytes, bucket.max.allocated_bytes, bucket.last.allocated_bytes)
     }
 
@@ -234,7 +234,7 @@ mod tests {
             let mut known = events.clone();
             known.insert(0, (0, events[0].1));
             for bucket in &exact {
-                prop_assert_eq!(Some(told(bucket)), directly(&known, bucket.start_ns, bucket.end_ns));
+                prop_assert_eq!(Some(levels_of(bucket)), directly(&known, bucket.start_ns, bucket.end_ns));
                 prop_assert_eq!(bucket.max.reserved_bytes, 2 * bucket.max.allocated_bytes);
             }
             prop_assert_eq!(exact.len(), outlined.len());

@@ -21,13 +21,13 @@ pub fn explains(finding: &Finding, rank: u32, site: &Frame, stack: &[Frame]) -> 
     if !finding.kind.is_leak() || !finding.ranks.contains(&rank) {
         return false;
     }
-    let Some(told) = &finding.site else { return site.file.is_empty() };
-    let function = |frame: &Frame| (&frame.function, &frame.file) == (&told.function, &told.file);
+    let Some(blamed) = &finding.site else { return site.file.is_empty() };
+    let function = |frame: &Frame| (&frame.function, &frame.file) == (&blamed.function, &blamed.file);
     match finding.kind {
         FindingKind::EvalGraph | FindingKind::GraphKept | FindingKind::HiddenChain => {
             function(site) || stack.iter().any(function)
         }
-        _ => told == site || stack.contains(told) || is_line_of(finding, site),
+        _ => blamed == site || stack.contains(blamed) || is_line_of(finding, site),
     }
 }
 

@@ -175,7 +175,7 @@ pub struct Stacks<K> {
 
 /// The content of a stack, stored at its first use.
 #[derive(Clone, Debug, Default)]
-pub struct StackTold {
+pub struct StackContent {
     /// Innermost first.
     pub frames: Vec<Frame>,
     /// The innermost frame of the user's own code.
@@ -199,12 +199,12 @@ impl<K: Copy + Eq + std::hash::Hash> Stacks<K> {
         }
     }
 
-    /// The number of a stack; `told` is called only at its first use.
-    pub fn number(&mut self, key: K, told: impl FnOnce() -> StackTold) -> u32 {
+    /// The number of a stack; `content` is called only at its first use.
+    pub fn number(&mut self, key: K, content: impl FnOnce() -> StackContent) -> u32 {
         if let Some(number) = self.known.get(&key) {
             return *number;
         }
-        let StackTold { mut frames, site, owner } = told();
+        let StackContent { mut frames, site, owner } = content();
         let number = if frames.is_empty() && owner.is_none() {
             0
         } else {
@@ -241,17 +241,17 @@ mod tests {
 
     #[test]
     fn stacks_share_their_frames_and_have_room_for_so_many() {
-        let told = |frames, site| StackTold { frames, site, owner: None };
+        let content = |frames, site| StackContent { frames, site, owner: None };
         let mut stacks = Stacks::new(5);
-        assert_eq!(stacks.number(7, || told(vec![frame(1), frame(2)], Some(frame(2)))), 1);
-        assert_eq!(stacks.number(8, || told(vec![frame(3), frame(2)], None)), 2);
+        assert_eq!(stacks.number(7, || content(vec![frame(1), frame(2)], Some(frame(2)))), 1);
+        assert_eq!(stacks.number(8, || content(vec![frame(3), frame(2)], None)), 2);
         assert_eq!(stacks.number(7, || unreachable!("it is known")), 1);
-        assert_eq!(stacks.number(0, StackTold::default), 0, "none");
-        assert_eq!(stacks.number(9, || told(vec![frame(1), frame(2), frame(3)], Some(frame(3)))), 3);
+        assert_eq!(stacks.number(0, StackContent::default), 0, "none");
+        assert_eq!(stacks.number(9, || content(vec![frame(1), frame(2), frame(3)], Some(frame(3)))), 3);
         assert_eq!(stacks.stacks, [vec![], vec![0, 1], vec![2, 1], vec![0]], "cut at the outer end");
         assert_eq!(stacks.sites, [None, Some(1), None, Some(2)]);
         assert_eq!(stacks.frames.len(), 3);
-        let owner = || StackTold { owner: Some("KV cache".into()), ..StackTold::default() };
+        let owner = || StackContent { owner: Some("KV cache".into()), ..StackContent::default() };
         assert_eq!(stacks.number(10, owner), 4, "without frames, but with an owner");
         assert_eq!((stacks.owners.len(), stacks.owners[4].as_deref()), (5, Some("KV cache")));
     }

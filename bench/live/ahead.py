@@ -150,14 +150,14 @@ def learned(asked: argparse.Namespace, run: tuple[str, int, bool]) -> dict[str, 
 
 def watched(daemon: Daemon, job: str, going: subprocess.Popen[bytes]) -> list[Any]:
     """The forecasts during the run, and the time at which each was read."""
-    told = []
+    forecasts = []
     while going.poll() is None:
         # (The job is unknown until its process has sent its hello.)
         with contextlib.suppress(AssertionError):
             ahead = [finding for finding in daemon.report(job)["findings"] if "steps_ahead" in finding["evidence"]]
-            told += [(time.time(), finding) for finding in ahead]
+            forecasts += [(time.time(), finding) for finding in ahead]
         time.sleep(0.5)
-    return told
+    return forecasts
 
 
 def place(site: Any) -> str:
@@ -181,16 +181,16 @@ def live(asked: argparse.Namespace, daemon: Daemon, run: tuple[str, int, bool], 
     around = environment(steps, device["mib"], MEMCTL_DAEMON=daemon.url)
     with (asked.out / f"{job}.err").open("wb") as errors:
         going = subprocess.Popen(argv, env=around, stdout=subprocess.DEVNULL, stderr=errors)
-        told = watched(daemon, job, going)
+        forecasts = watched(daemon, job, going)
     begun = [float(line) for line in steps.read_text().split()]
     row: dict[str, Any] = {"case": name, "draw": draw, "leaks": leaks, "steps": len(begun), **device}
     row["failed"] = going.returncode != 0
     if not row["failed"]:
-        return {**row, "told": bool(told), "first": told[0][1]["title"] if told else None}
+        return {**row, "told": bool(forecasts), "first": forecasts[0][1]["title"] if forecasts else None}
     failures = json.loads(daemon.ask("oom", "--job", job, "-o", "json"))["failures"]
     if not failures:
         return {**row, "error": "it failed otherwise"}
-    before = [(when, finding) for when, finding in told if when < begun[-1]]
+    before = [(when, finding) for when, finding in forecasts if when < begun[-1]]
     row |= {"told": bool(before), "asked_bytes": failures[-1]["asked_bytes"], "site": failures[-1]["site"]}
     if before:
         last = before[-1][1]
@@ -256,11 +256,11 @@ def summary(rows: list[Any]) -> None:
     failed = [row for row in rows if row["failed"] and "error" not in row and row["steps"] > STEPS_BEFORE]
     alone = [row for row in failed if row["lives_without"]]
     for words, some in ("that failed", failed), ("of these that live without", alone):
-        told = [row for row in some if row["told"]]
-        counts = [f"{key} {sum(row[key] for row in told)}" for key in ("named", "one_of_three", "stack", "and_bytes")]
-        lines = sum(row["lines"] for row in told) / max(1, len(told))
+        hits = [row for row in some if row["told"]]
+        counts = [f"{key} {sum(row[key] for row in hits)}" for key in ("named", "one_of_three", "stack", "and_bytes")]
+        lines = sum(row["lines"] for row in hits) / max(1, len(hits))
         print(
-            f"{len(some)} {words}: {len(told)} told before the step that failed; {', '.join(counts)}; {lines:.1f} lines"
+            f"{len(some)} {words}: {len(hits)} told before the step that failed; {', '.join(counts)}; {lines:.1f} lines"
         )
     close = [row for row in rows if not row["failed"] and not row["leaks"]]
     print(f"{len(close)} that came close: {sum(row['told'] for row in close)} told")

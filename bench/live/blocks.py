@@ -103,14 +103,14 @@ def train(blocks: int, steps: int, way: str, name: str) -> None:
     took = time.thread_time_ns() - begun
     torch.cuda.synchronize()
     # Events that are still in the ring belong to these steps.
-    told = {"step_us": took / steps / 1e3, "clock_us": (time.monotonic_ns() - clock) / steps / 1e3}
+    figures = {"step_us": took / steps / 1e3, "clock_us": (time.monotonic_ns() - clock) / steps / 1e3}
     if way == "memctl":
         worker, whole = (now - then for now, then in zip(settled(launcher), theirs, strict=True))
-        told |= {"worker_us": worker / steps * 1e6, "launcher_us": whole / steps * 1e6}
-        told["produced"] = sys.modules["memctl_agent"].status()["produced"]
+        figures |= {"worker_us": worker / steps * 1e6, "launcher_us": whole / steps * 1e6}
+        figures["produced"] = sys.modules["memctl_agent"].status()["produced"]
         status = Path("/proc/self/status").read_text()
-        told["shared_kib"] = int(status.split("RssShmem:")[1].split()[0])
-    print("BLOCKS " + json.dumps(told), flush=True)
+        figures["shared_kib"] = int(status.split("RssShmem:")[1].split()[0])
+    print("BLOCKS " + json.dumps(figures), flush=True)
 
 
 def measured(argv: list[str], environment: dict[str, str]) -> dict[str, Any]:
@@ -126,15 +126,15 @@ def recorded(memctl: str, training: list[str], environment: dict[str, str]) -> d
     """A recorded training, and its report from the store."""
     with tempfile.TemporaryDirectory() as folder:
         place = [memctl, "--data-dir", folder]
-        told = measured([*place, "run", "--job", "blocks", "--", *training], environment)
+        figures = measured([*place, "run", "--job", "blocks", "--", *training], environment)
         query = [*place, "query", "--job", "blocks", "-o", "json"]
         answer = json.loads(subprocess.run(query, env=environment, capture_output=True, check=True).stdout)
     completeness = answer["completeness"]
-    told |= {"completeness": completeness, "state": answer["job"]["state"]}
+    figures |= {"completeness": completeness, "state": answer["job"]["state"]}
     stored = completeness["events_stored"]
-    whole = completeness["exact"] and completeness["events_dropped"] == 0 and stored >= told["produced"] > 0
-    told["whole"] = whole and answer["job"]["state"] == "finished"
-    return told
+    whole = completeness["exact"] and completeness["events_dropped"] == 0 and stored >= figures["produced"] > 0
+    figures["whole"] = whole and answer["job"]["state"] == "finished"
+    return figures
 
 
 def against(ways: dict[str, list[dict[str, Any]]], way: str, of: str) -> str:

@@ -127,7 +127,7 @@ def mean_depth(body: Callable[[], object]) -> float:
     return statistics.mean(depths)
 
 
-def told(name: str, taken: list[tuple[float, int, int]]) -> dict[str, dict[str, float]]:
+def summarized(name: str, taken: list[tuple[float, int, int]]) -> dict[str, dict[str, float]]:
     """Mean and median of allocations on the main thread and on autograd's."""
     rows: dict[str, dict[str, float]] = {}
     for where, main in (("Python", True), ("autograd", False)):
@@ -190,7 +190,7 @@ def main() -> None:
         f"{mean_depth(lambda: under(extra, training.pass_once)):.1f} frames"
     )
     print("way    thread   callbacks  left out  mean   median     p99 (ns)")
-    rows = {way: told(way, every) for way, every in taken.items()}
+    rows = {way: summarized(way, every) for way, every in taken.items()}
     for where in rows["stacks"]:
         more = {each: rows["stacks"][where][each] - rows["events"][where][each] for each in ("mean", "median")}
         print(f"a stack, {where}: {more['mean']:.0f} ns on average, median {more['median']:.0f} ns")

@@ -53,7 +53,7 @@ def worker(asked: argparse.Namespace) -> None:
         ended(epoch)
         if epoch == asked.epochs - 1:
             free, total = torch.cuda.mem_get_info()
-            told = {
+            measured = {
                 "gpu": torch.cuda.get_device_name(),
                 "torch": torch.__version__,
                 "driver_used_bytes": total - free,
@@ -61,7 +61,7 @@ def worker(asked: argparse.Namespace) -> None:
                 "allocated_bytes": train.COUNTERS[-1]["allocated"],
                 "reserved_bytes": train.COUNTERS[-1]["reserved"],
             }
-            Path(asked.worker).write_text(json.dumps(told))
+            Path(asked.worker).write_text(json.dumps(measured))
 
     train.epoch_ended = looking
     train.plain(asked)
@@ -103,14 +103,14 @@ def markdown(title: str, rank: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def beside(told: dict[str, Any], rank: dict[str, Any]) -> str:
+def beside(measured: dict[str, Any], rank: dict[str, Any]) -> str:
     """memctl's figures and those of other tools at the same epoch's end."""
     reserved = rank["allocated_bytes"] + rank["cached_bytes"]
     rows = [
-        ("allocated, memory_stats()", told["allocated_bytes"], rank["allocated_bytes"]),
-        ("reserved, memory_stats()", told["reserved_bytes"], reserved),
-        ("used, cudaMemGetInfo", told["driver_used_bytes"], rank["device_used_bytes"]),
-        ("used, nvidia-smi", told["nvidia_smi_used_bytes"], rank["device_used_bytes"]),
+        ("allocated, memory_stats()", measured["allocated_bytes"], rank["allocated_bytes"]),
+        ("reserved, memory_stats()", measured["reserved_bytes"], reserved),
+        ("used, cudaMemGetInfo", measured["driver_used_bytes"], rank["device_used_bytes"]),
+        ("used, nvidia-smi", measured["nvidia_smi_used_bytes"], rank["device_used_bytes"]),
     ]
     heading = "### Beside what others say at that end"
     lines = [heading, "", "| figure | theirs, MiB | memctl's, MiB |", "|---|---:|---:|"]
@@ -135,17 +135,17 @@ def main() -> None:
         worker(asked)
         return
     with tempfile.TemporaryDirectory() as folder:
-        told_path = Path(folder) / "told.json"
+        measured_path = Path(folder) / "told.json"
         memctl = [asked.memctl, "--data-dir", str(Path(folder) / "data")]
         flags = [f"--{name}={getattr(asked, name)}" for name in ("epochs", "steps", "batch", "layers", "width")]
-        training = [sys.executable, os.path.abspath(__file__), *flags, "--worker", str(told_path)]
+        training = [sys.executable, os.path.abspath(__file__), *flags, "--worker", str(measured_path)]
         subprocess.run([*memctl, "run", "--job", JOB, "--", *training], check=True)
-        told = json.loads(told_path.read_text())
+        measured = json.loads(measured_path.read_text())
         peak, end = ledger(memctl, "--peak"), ledger(memctl, "--epoch-end", str(asked.epochs - 1))
-    print(f"## The ledger of GPT-2 small on {told['gpu']}, torch {told['torch']}, batch {asked.batch}\n")
-    print(markdown("At the peak", peak), markdown("At the last epoch's end", end), beside(told, end), sep="\n\n")
+    print(f"## The ledger of GPT-2 small on {measured['gpu']}, torch {measured['torch']}, batch {asked.batch}\n")
+    print(markdown("At the peak", peak), markdown("At the last epoch's end", end), beside(measured, end), sep="\n\n")
     if asked.output:
-        asked.output.write_text(json.dumps({"told": told, "peak": peak, "end": end}, indent=1) + "\n")
+        asked.output.write_text(json.dumps({"told": measured, "peak": peak, "end": end}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

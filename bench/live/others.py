@@ -206,10 +206,10 @@ def cupy_part(daemon: Daemon, checks: Checks, folder: Path) -> None:
     rows = list(csv.DictReader(io.StringIO(path.read_text())))
     stored = [(row["action"], int(row["size_bytes"]), int(row["address"] or "0", 0)) for row in rows]
     ooms = [event for event in stored if event[0] == "oom"]
-    told = [event for event in stored if event[0] not in ("segment_free", "oom")]
+    events = [event for event in stored if event[0] not in ("segment_free", "oom")]
     ledger = [tuple(event) for event in truth["events"]]
     checks.check("cupy version", True, truth["version"])
-    checks.check("cupy stored = CuPy's own hook", told[: len(ledger)] == ledger and len(ledger) > 1000, len(ledger))
+    checks.check("cupy stored = CuPy's own hook", events[: len(ledger)] == ledger and len(ledger) > 1000, len(ledger))
     checks.check("cupy failed request is stored", truth["failed"] and len(ooms) == 1 and ooms[0][1] == 1 << 50, ooms)
     checks.check("cupy level full, nothing dropped", records_everything(truth["status"]), brief(truth["status"]))
     checks.check("cupy delivered", bool(truth["delivered"]["delivered"]), truth["delivered"])

@@ -70,8 +70,8 @@ def by_memctl(run: str, memctl: str, name: str, work: pathlib.Path) -> Verdict:
     job = re.sub(r"\W+", "-", name)
     call(run, "memctl", "run", "-q", *store, "--job", job, "--", "python", "leak_cases.py", name, where=work)
     command = [run, "memctl"] if memctl == "memctl" else [memctl]
-    told = call(*command, "leaks", "--all", "-q", *store, "--job", job, "-o", "json", where=work)
-    found: dict[str, Any] = json.loads(told)
+    output = call(*command, "leaks", "--all", "-q", *store, "--job", job, "-o", "json", where=work)
+    found: dict[str, Any] = json.loads(output)
     leaks = [finding for finding in found["findings"] if finding["kind"] in LEAKS]
     findings = [finding for finding in leaks if finding["severity"] in ("warning", "critical")]
     below = [finding for finding in leaks if finding not in findings]
@@ -96,9 +96,9 @@ def by_traceml(run: str, name: str, work: pathlib.Path) -> Verdict:
 
 def by_stormlog(run: str, name: str, work: pathlib.Path) -> Verdict:
     call(run, "python", "leak_cases.py", name, where=work, rival="stormlog")
-    told = json.loads((work / "stormlog.json").read_text())
-    leaks = [pattern for pattern in told["patterns"] if pattern["pattern_type"] == "memory_leak"]
-    trends = [insight for insight in told["insights"] if insight["title"] == "Memory Growth Trend"]
+    report = json.loads((work / "stormlog.json").read_text())
+    leaks = [pattern for pattern in report["patterns"] if pattern["pattern_type"] == "memory_leak"]
+    trends = [insight for insight in report["insights"] if insight["title"] == "Memory Growth Trend"]
     listed: list[dict[str, Any]] = json.loads(call(run, "stormlog", "query", "issues", "sink", "--json", where=work))
     issues = [issue for issue in listed if re.search(r"leak|growth|drift", issue["title"], re.IGNORECASE)]
     alarms = [f"{leak['severity']}: {leak['description']}" for leak in leaks if leak["severity"] != "info"]
@@ -155,15 +155,15 @@ def main() -> None:
 
 def counts(done: dict[str, Any]) -> dict[str, dict[str, int]]:
     """The number of each verdict by tool, for leaky and for clean programs."""
-    told: dict[str, dict[str, int]] = {}
+    tally: dict[str, dict[str, int]] = {}
     for tool in TOOLS:
         words = [
             f"{'leaky' if row['leaks'] else 'clean'}: {TAKEN[row['leaks']][row[tool]['level']].strip('*')}"
             for row in sorted(done.values(), key=lambda row: not row["leaks"])
             if tool in row
         ]
-        told[tool] = dict(collections.Counter(words))
-    return told
+        tally[tool] = dict(collections.Counter(words))
+    return tally
 
 
 def save(file: pathlib.Path | None, done: dict[str, Any]) -> None:

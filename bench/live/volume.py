@@ -94,14 +94,14 @@ def row(memctl: str, out: pathlib.Path, name: str, conf: str, seconds: float) ->
     if run.returncode:
         return {"training": name, "conf": conf, "failed": run.stderr[-400:]}
     began = time.monotonic()
-    told = answer(memctl, place, "what-if", "--job", name, "--rank", "0", "--set", "expandable_segments:True")
-    [rank] = told["ranks"]
+    report = answer(memctl, place, "what-if", "--job", name, "--rank", "0", "--set", "expandable_segments:True")
+    [rank] = report["ranks"]
     return {
         "training": name,
         "conf": conf,
         "torch": rank["recorded"]["torch"],
-        "events": told["completeness"]["events_stored"],
-        "complete": told["completeness"]["exact"],
+        "events": report["completeness"]["events_stored"],
+        "complete": report["completeness"]["exact"],
         "exact": rank["exact"],
         "differs_at": rank["replayed"]["differs_at"],
         "segments": rank["recorded"]["device_allocs"],

@@ -15,7 +15,7 @@ use memctl_agent::reach::{DaemonAddress, Tls};
 use memctl_model::{DeviceInfo, Event, SessionId, SessionInfo};
 use memctl_proto::PROTOCOL_VERSION;
 use memctl_proto::item::Packed;
-use memctl_proto::v1::agent_message::Body as Said;
+use memctl_proto::v1::agent_message::Body as AgentBody;
 use memctl_proto::v1::daemon_message::Body as Heard;
 use memctl_proto::v1::ingest_client::IngestClient;
 use memctl_proto::v1::{AgentMessage, Hello};
@@ -194,13 +194,13 @@ pub(crate) async fn stream(
     let (outbound, requests) = mpsc::channel(8);
     let session = Some((&session("ingest", rank)).into());
     let hello = Hello { version: PROTOCOL_VERSION, session, secret: Vec::new(), ..Hello::default() };
-    outbound.send(AgentMessage { body: Some(Said::Hello(hello)) }).await?;
+    outbound.send(AgentMessage { body: Some(AgentBody::Hello(hello)) }).await?;
     let mut inbound = client.push(ReceiverStream::new(requests)).await?.into_inner();
     let last = items.len() as u64;
     let sending = tokio::spawn(async move {
         for (seq, item) in (1..).zip(items) {
             let item = item.numbered(seq);
-            if outbound.send(AgentMessage { body: Some(Said::Item(item)) }).await.is_err() {
+            if outbound.send(AgentMessage { body: Some(AgentBody::Item(item)) }).await.is_err() {
                 break;
             }
         }

@@ -15,7 +15,7 @@ use bytes::Bytes;
 use memctl_daemon::store::{SqliteStore, Store as _};
 use memctl_model::{Boundary, Counters, DeviceIndex, Event, Frame, Peaks, SessionEnd, SiteRow, SiteTable, StackId};
 use memctl_proto::item::Packed;
-use memctl_proto::v1::agent_message::Body as Said;
+use memctl_proto::v1::agent_message::Body as AgentBody;
 use memctl_proto::v1::daemon_message::Body as Heard;
 use memctl_proto::v1::ingest_client::IngestClient;
 use memctl_proto::v1::query_client::QueryClient;
@@ -171,7 +171,7 @@ async fn stream(url: String, rank: u32, chunks: Vec<Bytes>, over: Arc<AtomicBool
     let (outbound, requests) = mpsc::channel(8);
     let session = Some((&session("streams", rank)).into());
     let hello = Hello { version: PROTOCOL_VERSION, session, secret: Vec::new(), ..Hello::default() };
-    outbound.send(AgentMessage { body: Some(Said::Hello(hello)) }).await?;
+    outbound.send(AgentMessage { body: Some(AgentBody::Hello(hello)) }).await?;
     let mut inbound = client.push(ReceiverStream::new(requests)).await?.into_inner();
     let mut took = Vec::new();
     for (seq, chunk) in (1..).zip(chunks) {
@@ -180,7 +180,7 @@ async fn stream(url: String, rank: u32, chunks: Vec<Bytes>, over: Arc<AtomicBool
         }
         let began = Instant::now();
         let item = Packed::chunk(chunk).numbered(seq);
-        outbound.send(AgentMessage { body: Some(Said::Item(item)) }).await?;
+        outbound.send(AgentMessage { body: Some(AgentBody::Item(item)) }).await?;
         loop {
             match inbound.message().await?.and_then(|message| message.body) {
                 Some(Heard::Ack(ack)) if ack.durable_seq >= seq => break,

@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn it_ends_when_nobody_came_for_long_enough() {
+    async fn it_ends_when_no_one_came_for_long_enough() {
         let (_retire, retiring) = watch::channel(false);
         let (began, after) = (Instant::now(), Duration::from_millis(100));
         wait(Idle { after, retiring }, none(), Streams::default()).await;

@@ -78,7 +78,7 @@ pub struct Line {
 }
 
 /// The stream's end of a stream's line.
-pub struct Asked {
+pub struct AskReceiver {
     asks: mpsc::Receiver<Pending>,
     next: u64,
     under_way: Option<(u64, oneshot::Sender<Result<v1::HoldersFound, String>>)>,
@@ -87,9 +87,12 @@ pub struct Asked {
 /// The two ends of a stream's line. `first` is the number of its first request. Numbers of one session's streams
 /// differ.
 #[must_use]
-pub fn line(readiness: Readiness, first: u64) -> (Line, Asked) {
+pub fn line(readiness: Readiness, first: u64) -> (Line, AskReceiver) {
     let (sender, asks) = mpsc::channel(1);
-    (Line { readiness, asks: sender, alone: Arc::new(Semaphore::new(1)) }, Asked { asks, next: first, under_way: None })
+    (
+        Line { readiness, asks: sender, alone: Arc::new(Semaphore::new(1)) },
+        AskReceiver { asks, next: first, under_way: None },
+    )
 }
 
 impl Line {
@@ -128,7 +131,7 @@ impl Line {
     }
 }
 
-impl Asked {
+impl AskReceiver {
     /// The next request to send. If no callers are left, it never returns.
     pub async fn next(&mut self) -> v1::HoldersAsk {
         loop {
@@ -200,7 +203,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn whoever_cannot_be_asked_is_not() {
+    async fn an_agent_that_cannot_be_asked_is_not() {
         for (search, error) in [
             (HolderSearch::Unspecified, AskError::TooOld),
             (HolderSearch::Forbidden, AskError::Forbidden),

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use memctl_model::SessionId;
 use tokio::sync::watch;
 
-use crate::server_requests::{self, Asked, Line, Readiness};
+use crate::server_requests::{self, AskReceiver, Line, Readiness};
 use crate::store::{Scope, SessionKey, Tenant};
 
 #[derive(Default)]
@@ -50,7 +50,7 @@ impl Streams {
     /// Takes the session's place (by the id under which it is stored) and signals an older stream of the session to end.
     /// The caller must have proved that it owns the session. The second part yields requests to the session.
     #[must_use]
-    pub fn claim(&self, session: SessionId, tenant: &Tenant, readiness: impl Into<Readiness>) -> (Claim, Asked) {
+    pub fn claim(&self, session: SessionId, tenant: &Tenant, readiness: impl Into<Readiness>) -> (Claim, AskReceiver) {
         let mut inner = self.lock();
         inner.next += 1;
         let number = inner.next;

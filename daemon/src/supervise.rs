@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_task_that_panics_is_started_anew_and_its_state_tells() {
+    async fn a_task_that_panics_is_restarted_and_its_state_shows_it() {
         let tasks = Tasks::default();
         let mut changes = tasks.changes();
         let starts = Arc::new(AtomicU32::new(0));

@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn growth_that_nobody_could_judge_decides_and_an_unmeasured_host_does_not() {
+    fn growth_that_could_not_be_judged_decides_and_an_unmeasured_host_does_not() {
         let gap = |kind, gap| NotJudged { kind, gap, reason: String::new(), remedy: Remedy::None };
         assert!(gap(FindingKind::Leak, Gap::Whole).decides());
         assert!(!gap(FindingKind::Leak, Gap::Part).decides());

@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn compiled_code_is_nobodys_own() {
+    fn compiled_code_is_no_users_own() {
         let of = |file: &str| Frame { function: "call".into(), file: file.into(), line: 1 };
         let cached = "/scratch/cache/7h/c7hlavqxyzabcdefghijklmnopqrstuvwxyz234567abcdefghij.py";
         for file in [GENERATED.1, cached, "<eval_with_key>.12", "/x/fx_generated_ab12.py"] {

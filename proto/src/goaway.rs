@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_daemons_words_are_found_and_nobody_elses() {
+    fn a_daemons_words_are_found_and_no_others() {
         let text = "connection error received: x (b\"memctl: one peer may have \\\"2\\\"; close some\")";
         assert_eq!(of_text(text).as_deref(), Some("one peer may have \"2\"; close some"));
         for other in ["", "x (b\"too_many_pings\")", "(b\"memctl: no end", "memctl: plain"] {

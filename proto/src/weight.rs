@@ -171,12 +171,12 @@ mod tests {
         let numbers: Vec<u64> = (0..1000).map(|number| number << (number % 60)).collect();
         let table = v1::SiteTable { blocks: numbers.clone(), bytes: numbers.clone(), ..Default::default() };
         let batch = v1::SiteTableBatch { tables: vec![table; 7] };
-        let told = weight("tables", &SITE_TABLES, &batch.encode_to_vec()).unwrap();
+        let computed = weight("tables", &SITE_TABLES, &batch.encode_to_vec()).unwrap();
         let decoded = v1::SiteTableBatch::decode(&*batch.encode_to_vec()).unwrap();
         let of = |table: &v1::SiteTable| 8 * (table.blocks.capacity() + table.bytes.capacity());
         let taken =
             decoded.tables.capacity() * size_of::<v1::SiteTable>() + decoded.tables.iter().map(of).sum::<usize>();
-        assert!(told >= taken as u64 && told < 4 * taken as u64, "{told} computed, {taken} taken");
+        assert!(computed >= taken as u64 && computed < 4 * taken as u64, "{computed} computed, {taken} taken");
     }
 
     #[test]

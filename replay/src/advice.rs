@@ -281,13 +281,14 @@ mod tests {
         retried.counts.retries = 3;
         assert_eq!(recommended(&failing, &[failing, retried, outcome(900, 10)]), Some((2, 100)));
         assert_eq!(recommended(&failing, &[failing]), None);
-        let told = |baseline: &Outcome, trials: &[(&str, Outcome)]| conclusion(baseline, trials, Limit::Share(1 << 30));
+        let sentences =
+            |baseline: &Outcome, trials: &[(&str, Outcome)]| conclusion(baseline, trials, Limit::Share(1 << 30));
         assert_eq!(
-            told(&failing, &[("a:1", failing), ("b:2", retried)])[0],
+            sentences(&failing, &[("a:1", failing), ("b:2", retried)])[0],
             "Replayed under 2 other allocator settings and 1.00 GiB, the failed request is served with b:2: 800 B reserved \
              at most, after the cache was emptied 3 times."
         );
-        assert!(told(&failing, &[("a:1", failing)])[0].starts_with("No allocator setting helps"));
+        assert!(sentences(&failing, &[("a:1", failing)])[0].starts_with("No allocator setting helps"));
         let survived = Outcome { survived: 1, ..outcome(1000, 10) };
         let between = |low: (&str, Outcome), high: (&str, Outcome)| {
             let (low, high) = ([low], [high]);
@@ -298,21 +299,22 @@ mod tests {
         assert!(between(("a:1", failing), ("a:1", failing)).contains("under 1 others and 2.00 GiB"));
         assert!(between(("a:1", retried), ("a:1", retried)).contains("and 1.00 GiB, the failed request is served"));
         assert!(
-            told(&survived, &[("a:1", outcome(500, 10))])[0].starts_with("What a setting would have done is not known")
+            sentences(&survived, &[("a:1", outcome(500, 10))])[0]
+                .starts_with("What a setting would have done is not known")
         );
     }
 
     #[test]
     fn a_setting_is_named_with_its_bytes_or_none_helps() {
         let baseline = outcome(1000, 10);
-        let told = |trials: &[(&str, Outcome)]| conclusion(&baseline, trials, Limit::None).join(" ");
+        let text = |trials: &[(&str, Outcome)]| conclusion(&baseline, trials, Limit::None).join(" ");
         assert_eq!(
-            told(&[("a:1", outcome(600, 10)), ("b:2", outcome(700, 10))]),
+            text(&[("a:1", outcome(600, 10)), ("b:2", outcome(700, 10))]),
             "Replayed under 2 other allocator settings, a:1 reserves least: 600 B at most instead of 1000 B, 400 B less."
         );
-        assert!(told(&[("a:1", outcome(990, 10))]).ends_with("a:1 comes closest: 990 B at most instead of 1000 B."));
-        assert!(told(&[("a:1", outcome(500, 1000))]).ends_with("and calls the driver 1000 times instead of 10."));
-        assert!(told(&[("a:1", outcome(1500, 10))]).ends_with("none reserves less than the recorded one, 1000 B."));
+        assert!(text(&[("a:1", outcome(990, 10))]).ends_with("a:1 comes closest: 990 B at most instead of 1000 B."));
+        assert!(text(&[("a:1", outcome(500, 1000))]).ends_with("and calls the driver 1000 times instead of 10."));
+        assert!(text(&[("a:1", outcome(1500, 10))]).ends_with("none reserves less than the recorded one, 1000 B."));
     }
 
     #[test]

@@ -31,5 +31,5 @@ pub use follow::{Agreement, Follow, KnownLimit};
 pub use names::{BlockName, named};
 pub use request::{Request, Requested};
 pub use settings::{Conf, ConfError, Remark, Ties, Version};
-pub use side_by_side::{Ended, SideBySide};
+pub use side_by_side::{SideBySide, TrialFailure};
 pub use trial::{Ending, Outcome, Start, Trial};

@@ -21,7 +21,7 @@ const BATCH: usize = 1 << 13;
 
 /// The failure at which a trial ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ended {
+pub struct TrialFailure {
     /// The failed request.
     pub ending: Ending,
     /// The requesting stack.
@@ -34,7 +34,7 @@ pub struct Ended {
 #[derive(Clone, Debug)]
 pub struct SideBySide {
     follow: Follow,
-    trials: Vec<(Trial, Option<Ended>)>,
+    trials: Vec<(Trial, Option<TrialFailure>)>,
     batch: Batch,
     threads: usize,
 }
@@ -76,7 +76,7 @@ impl SideBySide {
 
     /// Must be called after the last event. Returns the recording and each trial with its failure, if it failed.
     #[must_use]
-    pub fn finish(mut self) -> (Follow, Vec<(Trial, Option<Ended>)>) {
+    pub fn finish(mut self) -> (Follow, Vec<(Trial, Option<TrialFailure>)>) {
         let Self { follow, batch, .. } = &mut self;
         follow.finish(|at, request| batch.push(at, request, StackId::NONE, 0));
         self.serve();
@@ -109,7 +109,7 @@ impl SideBySide {
 /// Requests that the trials have not served yet.
 #[derive(Clone, Debug, Default)]
 struct Batch {
-    requests: Vec<Kept>,
+    requests: Vec<BatchEntry>,
     /// For each request: the facts that are needed only if it fails.
     origins: Vec<Origin>,
     hints: Vec<Hint>,
@@ -124,7 +124,7 @@ struct Origin {
 
 /// A [`Request`] whose hints are stored in the batch. A free that completes at once is one entry.
 #[derive(Clone, Copy, Debug)]
-enum Kept {
+enum BatchEntry {
     Alloc { block: BlockName, requested: Requested },
     Hinted { block: BlockName, requested: Requested, hints: (u32, u32) },
     Failed { requested: Requested },
@@ -138,25 +138,25 @@ enum Kept {
 impl Batch {
     fn push(&mut self, at: u64, request: &Request<'_>, stack: StackId, time_ns: u64) {
         let kept = match *request {
-            Request::Alloc { block, requested, hints: [] } => Kept::Alloc { block, requested },
+            Request::Alloc { block, requested, hints: [] } => BatchEntry::Alloc { block, requested },
             Request::Alloc { block, requested, hints } => {
                 let first = self.hints.len() as u32;
                 self.hints.extend_from_slice(hints);
-                Kept::Hinted { block, requested, hints: (first, self.hints.len() as u32) }
+                BatchEntry::Hinted { block, requested, hints: (first, self.hints.len() as u32) }
             }
-            Request::Failed { requested } => Kept::Failed { requested },
-            Request::FreeRequested { block } => Kept::FreeRequested { block },
+            Request::Failed { requested } => BatchEntry::Failed { requested },
+            Request::FreeRequested { block } => BatchEntry::FreeRequested { block },
             Request::FreeCompleted { block } => {
                 if let Some(last) = self.requests.last_mut()
-                    && matches!(*last, Kept::FreeRequested { block: requested } if requested == block)
+                    && matches!(*last, BatchEntry::FreeRequested { block: requested } if requested == block)
                 {
-                    *last = Kept::Free { block };
+                    *last = BatchEntry::Free { block };
                     return;
                 }
-                Kept::FreeCompleted { block }
+                BatchEntry::FreeCompleted { block }
             }
-            Request::EmptyCache => Kept::EmptyCache,
-            Request::PoolReleased(pool) => Kept::PoolReleased(pool),
+            Request::EmptyCache => BatchEntry::EmptyCache,
+            Request::PoolReleased(pool) => BatchEntry::PoolReleased(pool),
         };
         self.requests.push(kept);
         self.origins.push(Origin { at, time_ns, stack });
@@ -168,7 +168,7 @@ impl Batch {
         self.hints.clear();
     }
 
-    fn serve(&self, (trial, ended): &mut (Trial, Option<Ended>)) {
+    fn serve(&self, (trial, ended): &mut (Trial, Option<TrialFailure>)) {
         if ended.is_some() {
             return;
         }
@@ -177,25 +177,25 @@ impl Batch {
                 self.serve_one(trial, origin.at, kept);
             }
             if let Some(ending) = trial.out_of_memory() {
-                *ended = Some(Ended { ending, stack: origin.stack, time_ns: origin.time_ns });
+                *ended = Some(TrialFailure { ending, stack: origin.stack, time_ns: origin.time_ns });
                 return;
             }
         }
     }
 
-    fn serve_one(&self, trial: &mut Trial, at: u64, kept: &Kept) {
+    fn serve_one(&self, trial: &mut Trial, at: u64, kept: &BatchEntry) {
         let request = match *kept {
             // Nearly all requests are of these kinds and take the short path.
-            Kept::Alloc { block, requested } => return trial.ask(at, block, requested, &[]),
-            Kept::Free { block } => return trial.free(block),
-            Kept::Hinted { block, requested, hints: (first, end) } => {
+            BatchEntry::Alloc { block, requested } => return trial.ask(at, block, requested, &[]),
+            BatchEntry::Free { block } => return trial.free(block),
+            BatchEntry::Hinted { block, requested, hints: (first, end) } => {
                 Request::Alloc { block, requested, hints: &self.hints[first as usize..end as usize] }
             }
-            Kept::Failed { requested } => Request::Failed { requested },
-            Kept::FreeRequested { block } => Request::FreeRequested { block },
-            Kept::FreeCompleted { block } => Request::FreeCompleted { block },
-            Kept::EmptyCache => Request::EmptyCache,
-            Kept::PoolReleased(pool) => Request::PoolReleased(pool),
+            BatchEntry::Failed { requested } => Request::Failed { requested },
+            BatchEntry::FreeRequested { block } => Request::FreeRequested { block },
+            BatchEntry::FreeCompleted { block } => Request::FreeCompleted { block },
+            BatchEntry::EmptyCache => Request::EmptyCache,
+            BatchEntry::PoolReleased(pool) => Request::PoolReleased(pool),
         };
         trial.request(at, &request);
     }

@@ -6,7 +6,7 @@ use std::path::Path;
 use memctl_analysis::initial_state;
 use memctl_analysis::modules::{self, Modules, saves_itself};
 use memctl_model::{Event, Frame, Stack, StackId};
-use memctl_replay::fit::{Fit, FitError, Known, Pass, Script, stack_key};
+use memctl_replay::fit::{CheckpointFacts, Fit, FitError, Pass, Script, stack_key};
 use memctl_replay::{Conf, Follow, Limit, Request, Version};
 use serde_json::Value;
 
@@ -175,8 +175,8 @@ fn models_of_the_fake_gpu_reserve_checkpointed_what_was_replayed() {
         };
         let (saves_itself, lines) = (|request: usize| saving[request], |request: usize| modules.lines(request));
         let calls = modules::chosen(&modules.all(), "all");
-        let edited =
-            script.checkpointed(&calls, Known { pass, lingers: |_| false, saves_itself, once: |_| false, lines });
+        let edited = script
+            .checkpointed(&calls, CheckpointFacts { pass, lingers: |_| false, saves_itself, once: |_| false, lines });
         let counts = edited.script.outcome(&conf, Limit::None).counts;
         assert_eq!(Some(counts.peak_reserved_bytes), row["peak_reserved"].as_u64(), "{model} at {batch}: reserved");
         let allocated = row["peak_allocated"].as_u64().expect("a number");

@@ -174,8 +174,8 @@ fn row_of(row: &Value, outcome: &Outcome) -> Row {
     let is_exact = oom && pairs.iter().all(|&(key, ours)| number(key) == ours);
     let conf = format!("{} at {}", row["conf"], row["limit_gib"]);
     if !is_exact {
-        let told: Vec<String> = pairs.iter().map(|&(key, ours)| format!("{key} {} {ours}", number(key))).collect();
-        println!("{conf}: truth and replay: {}, oom right: {oom}", told.join(", "));
+        let figures: Vec<String> = pairs.iter().map(|&(key, ours)| format!("{key} {} {ours}", number(key))).collect();
+        println!("{conf}: truth and replay: {}, oom right: {oom}", figures.join(", "));
     }
     Row {
         conf,
@@ -253,7 +253,7 @@ fn the_number_of_cores_changes_nothing() {
 /// blocks is taken. So under random addresses one row has two possible outcomes, one of which is the real run's. With
 /// segments placed like the measured driver's, the outcome is the real run's.
 #[test]
-fn a_row_may_hang_on_addresses_that_nobody_recorded() {
+fn a_row_may_hang_on_addresses_that_were_not_recorded() {
     let recorded = load(&data("whatif_varlen_gpt").join("rank0.pickle.zst"));
     let rows = rows("limits_varlen_gpt.jsonl");
     let is_it = |row: &&Value| row["conf"] == COLLECTED && row["limit_gib"] == "2.5";

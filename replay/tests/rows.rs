@@ -48,7 +48,7 @@ impl Row {
         self.number("retries") == self.replay.counts.retries
     }
 
-    fn told(&self) -> [(&'static str, u64); 6] {
+    fn figures(&self) -> [(&'static str, u64); 6] {
         let counts = &self.replay.counts;
         [
             ("peak_reserved", counts.peak_reserved_bytes),
@@ -61,7 +61,7 @@ impl Row {
     }
 
     fn is_exact(&self) -> bool {
-        self.oom() && self.told().iter().all(|&(key, ours)| self.number(key) == ours)
+        self.oom() && self.figures().iter().all(|&(key, ours)| self.number(key) == ours)
     }
 }
 
@@ -128,7 +128,7 @@ fn genuine_runs_under_other_settings_and_limits_are_forecast() {
         std::fs::write(file, estimates).expect("it can be written");
     }
     for row in all.iter().filter(|row| !row.is_exact()) {
-        println!("{}: genuine {}, replayed {:?}, {:?}", row.name, row.truth, row.told(), row.replay.out_of_memory);
+        println!("{}: genuine {}, replayed {:?}, {:?}", row.name, row.truth, row.figures(), row.replay.out_of_memory);
     }
     let count = |is: fn(&Row) -> bool| all.iter().filter(|row| is(row)).count();
     let mut errors: Vec<f64> = all.iter().map(Row::error).collect();

@@ -6,13 +6,13 @@
 
 import assert from 'node:assert/strict';
 import { join } from 'node:path';
-import { browser, daemon, ended, json, settled, temporary, told, visit, walked } from './stage.mjs';
+import { browser, daemon, ended, json, output, settled, temporary, visit, walked } from './stage.mjs';
 
 const [, , memctl = 'memctl', recordings] = process.argv;
 const JOBS = ['gpt_val_graph_leak', 'cnn_rank0_cache', 'oom_by_fragmentation'];
 
 const of = await daemon(memctl, temporary());
-for (const job of JOBS) told(memctl, ['import', '-q', '--daemon', of.grpc, '--job', job, join(recordings, job)]);
+for (const job of JOBS) output(memctl, ['import', '-q', '--daemon', of.grpc, '--job', job, join(recordings, job)]);
 const ask = (...flags) => json(memctl, [...flags, '--daemon', of.grpc]);
 const chromium = await browser();
 const { page, complaints } = await visit(chromium, of.http);
@@ -260,24 +260,24 @@ await walked(chromium, [
     const [rank] = ask('ledger', '--job', 'gpt_val_graph_leak', '--rank', '0', '--peak').ranks;
     await open('/jobs/gpt_val_graph_leak/moment?rank=0&at=peak');
     const section = page.locator('section[aria-labelledby=anatomy]');
-    const told = (await section.locator('summary [title$=" bytes"]').evaluateAll((all) => all.map((one) => one.title))).map((title) => Number(title.replace(/\D/g, '')));
-    assert.deepEqual(told, rank.classes.map((share) => share.live_bytes));
+    const sizes = (await section.locator('summary [title$=" bytes"]').evaluateAll((all) => all.map((one) => one.title))).map((title) => Number(title.replace(/\D/g, '')));
+    assert.deepEqual(sizes, rank.classes.map((share) => share.live_bytes));
   }],
   ['a step is painted as high as its memory, and each place says its block', async () => {
     const path = 'jobs/gpt_val_graph_leak/step?rank=0&step=40';
-    const told = await (await page.request.get(`${of.http}/api/v1/${path}`)).json();
-    const { points, blocks } = told;
+    const answer = await (await page.request.get(`${of.http}/api/v1/${path}`)).json();
+    const { points, blocks } = answer;
     await open(`/${path}`);
     const [ledger] = ask('ledger', '--job', 'gpt_val_graph_leak', '--rank', '0', '--peak').ranks;
-    assert.deepEqual([told.of.step, told.peak.allocated_bytes], [ledger.step, ledger.allocated_bytes], 'the peak of the job is in this step');
+    assert.deepEqual([answer.of.step, answer.peak.allocated_bytes], [ledger.step, ledger.allocated_bytes], 'the peak of the job is in this step');
     const [tops, height] = await page.evaluate(`(() => {
       const canvas = document.querySelector('canvas.painted');
       const { data } = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
       const first = (x) => { let y = 0; while (y < canvas.height && data[4 * (y * canvas.width + x) + 3] === 0) y += 1; return y; };
       return [Array.from({ length: canvas.width }, (_, x) => first(x)), canvas.height];
     })()`);
-    const events = told.last_event - told.first_event + 1;
-    const top = told.peak.allocated_bytes * 1.12;
+    const events = answer.last_event - answer.first_event + 1;
+    const top = answer.peak.allocated_bytes * 1.12;
     for (const [x, y] of tops.entries()) {
       const [from, to] = [Math.floor((x * events) / tops.length + 1e-9), Math.ceil(((x + 1) * events) / tops.length - 1e-9)];
       const highest = Math.max(...points.allocated_bytes.slice(from, to));

@@ -8,12 +8,12 @@
 
 import assert from 'node:assert/strict';
 import { join } from 'node:path';
-import { browser, daemon, ended, onEveryScreen, settled, tabTo, tabbed, temporary, told, visit, walked } from './stage.mjs';
+import { browser, daemon, ended, onEveryScreen, output, settled, tabbed, tabTo, temporary, visit, walked } from './stage.mjs';
 
 const [, , memctl = 'memctl', recordings] = process.argv;
 const of = await daemon(memctl, temporary());
 for (const job of ['gpt_clean', 'oom_by_fragmentation', 'cnn_rank0_cache']) {
-  told(memctl, ['import', '-q', '--daemon', of.grpc, '--job', job, join(recordings, job)]);
+  output(memctl, ['import', '-q', '--daemon', of.grpc, '--job', job, join(recordings, job)]);
 }
 const chromium = await browser();
 const { page, complaints } = await visit(chromium, of.http);

@@ -8,7 +8,7 @@
 import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';
 import { join } from 'node:path';
-import { browser, daemon, ended, temporary, told } from './stage.mjs';
+import { browser, daemon, ended, output, temporary } from './stage.mjs';
 
 const [, , memctl = 'memctl'] = process.argv;
 const [BLOCKS, RANKS, EPOCHS] = [100_000, 4096, 8];
@@ -20,7 +20,7 @@ made('ranks', RANKS, EPOCHS, join(folder, 'ranks'));
 const served = await daemon(memctl, temporary());
 const importing = (job, from) => {
   const begun = performance.now();
-  told(memctl, ['import', '-q', '--daemon', served.grpc, '--job', job, from]);
+  output(memctl, ['import', '-q', '--daemon', served.grpc, '--job', job, from]);
   console.log(`${job}: imported in ${((performance.now() - begun) / 1000).toFixed(1)} s`);
 };
 importing('blocks', join(folder, 'blocks.pickle'));

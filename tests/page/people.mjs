@@ -9,18 +9,18 @@ import assert from 'node:assert/strict';
 import { once } from 'node:events';
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { beside, browser, daemon, ended, onEveryScreen, settled, tabTo, tabbed, temporary, told, visit, walked } from './stage.mjs';
+import { beside, browser, daemon, ended, onEveryScreen, output, settled, tabbed, tabTo, temporary, visit, walked } from './stage.mjs';
 
 const [, , memctl = 'memctl', recordings, trainer] = process.argv;
 const JOB = 'cnn_rank0_cache';
 
 const home = temporary();
-const token = (name, role, tenant) => told(memctl, ['token', 'create', name, '--role', role, '--tenant', tenant, '-q', '--data-dir', home]).trim();
+const token = (name, role, tenant) => output(memctl, ['token', 'create', name, '--role', role, '--tenant', tenant, '-q', '--data-dir', home]).trim();
 const [reader, stranger, operator] = [token('reader', 'reader', 'vision'), token('stranger', 'reader', 'speech'), token('operator', 'operator', 'vision')];
 writeFileSync(join(home, 'operator'), operator, { mode: 0o600 });
 writeFileSync(join(home, 'memctl.toml'), '[access]\ntokens = "required"\n');
 const closed = await daemon(memctl, home, ['--config', join(home, 'memctl.toml')]);
-told(memctl, ['import', '-q', '--daemon', closed.grpc, '--token-file', join(home, 'operator'), '--job', JOB, join(recordings, JOB)]);
+output(memctl, ['import', '-q', '--daemon', closed.grpc, '--token-file', join(home, 'operator'), '--job', JOB, join(recordings, JOB)]);
 const opened = await daemon(memctl, temporary());
 const chromium = await browser();
 /** The browser's own message about a failed response: expected where access is refused. */

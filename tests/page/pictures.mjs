@@ -15,7 +15,7 @@ import { join } from 'node:path';
 import { crc32, deflateSync } from 'node:zlib';
 import pixelmatch from 'pixelmatch';
 import { PNG } from 'pngjs';
-import { browser, daemon, ended, settled, temporary, told, visit } from './stage.mjs';
+import { browser, daemon, ended, output, settled, temporary, visit } from './stage.mjs';
 
 const [, , memctl = 'memctl', recordings, accepted, differences] = process.argv;
 const accepts = process.env.MEMCTL_PICTURES === 'accept';
@@ -85,10 +85,10 @@ function differing(one, other) {
 
 const closed = temporary();
 const secret = ['token', 'create', 'somebody', '--role', 'reader', '--tenant', 'default', '-q', '--data-dir', closed];
-told(memctl, secret);
+output(memctl, secret);
 writeFileSync(join(closed, 'memctl.toml'), '[access]\ntokens = "required"\n');
 const [of, asking] = [await daemon(memctl, temporary()), await daemon(memctl, closed, ['--config', join(closed, 'memctl.toml')])];
-for (const job of ['oom_by_fragmentation', JOB]) told(memctl, ['import', '-q', '--daemon', of.grpc, '--job', job, join(recordings, job)]);
+for (const job of ['oom_by_fragmentation', JOB]) output(memctl, ['import', '-q', '--daemon', of.grpc, '--job', job, join(recordings, job)]);
 
 const chromium = await browser();
 const troubles = [];

@@ -14,7 +14,7 @@ import { once } from 'node:events';
 import { readFileSync, readdirSync, writeFileSync } from 'node:fs';
 import { createServer } from 'node:http';
 import { extname, join, normalize } from 'node:path';
-import { browser, daemon, ended, settled, sound, temporary, told, visit, walked } from './stage.mjs';
+import { browser, daemon, ended, output, settled, sound, temporary, visit, walked } from './stage.mjs';
 
 const [, , memctl = 'memctl', recordings, folder] = process.argv;
 const JOBS = readdirSync(recordings, { withFileTypes: true }).filter((entry) => entry.isDirectory()).map((entry) => entry.name);
@@ -100,7 +100,7 @@ await walked(chromium, [
     await context.setOffline(true);
     for (const job of JOBS) {
       await opened(named(job));
-      told(memctl, ['import', '-q', '--daemon', of.grpc, '--job', job, join(recordings, job)]);
+      output(memctl, ['import', '-q', '--daemon', of.grpc, '--job', job, join(recordings, job)]);
       for (const view of VIEWS) {
         const address = `jobs/${job}/${view}`;
         const theirs = await fetch(`${of.http}/api/v1/${address}`);

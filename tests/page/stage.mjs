@@ -72,13 +72,13 @@ export function beside(program, flags) {
 }
 
 /** A command's output. */
-export function told(memctl, flags) {
+export function output(memctl, flags) {
   return execFileSync(memctl, flags, { encoding: 'utf8', stdio: ['ignore', 'pipe', 'pipe'], maxBuffer: 1 << 28 });
 }
 
 /** A command's output as JSON. */
 export function json(memctl, flags) {
-  return JSON.parse(told(memctl, [...flags, '-o', 'json']));
+  return JSON.parse(output(memctl, [...flags, '-o', 'json']));
 }
 
 /** Chromium with DejaVu as its only fonts. */

@@ -67,7 +67,7 @@ impl Receiver {
 
     /// Every alert of all webhook messages received: (status of the alert, its name, its job).
     #[must_use]
-    pub fn told(&self) -> Vec<(String, String, String)> {
+    pub fn notifications(&self) -> Vec<(String, String, String)> {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let alerts = self
             .received()

@@ -58,7 +58,7 @@ pub fn memctl() -> Command {
         }
     }
     // Keeps this user's own daemon out: nothing listens in this folder.
-    command.env("XDG_RUNTIME_DIR", nobodys_folder());
+    command.env("XDG_RUNTIME_DIR", unused_folder());
     // No process outlives a test; tests of the local service override this.
     command.env("MEMCTL_SERVICE", "off");
     command.env("NO_COLOR", "1").env("COLUMNS", "120").env("LC_ALL", "C.UTF-8").env("TZ", "UTC");
@@ -66,7 +66,7 @@ pub fn memctl() -> Command {
 }
 
 /// A runtime folder in which no daemon listens; a test that needs a daemon there makes its own folder.
-fn nobodys_folder() -> PathBuf {
+fn unused_folder() -> PathBuf {
     let folder = std::env::temp_dir().join("memctl-tests-nobody");
     std::fs::create_dir_all(&folder).expect("an empty runtime folder");
     folder

@@ -66,7 +66,7 @@ impl Course {
 
 /// A job.
 #[derive(Clone, Debug)]
-pub struct Made {
+pub struct GeneratedJob {
     /// Its name.
     pub name: String,
     /// What its memory does.
@@ -92,7 +92,7 @@ pub struct Made {
     seed: u64,
 }
 
-impl Made {
+impl GeneratedJob {
     /// The job of a number.
     #[must_use]
     pub fn of(number: u32) -> Self {
@@ -244,7 +244,7 @@ struct Lines {
 
 /// A process of a job while it runs.
 struct Process<'j> {
-    of: &'j Made,
+    of: &'j GeneratedJob,
     agent: &'j Agent,
     rank: u32,
     devices: Vec<Device>,
@@ -256,7 +256,7 @@ struct Process<'j> {
 }
 
 impl<'j> Process<'j> {
-    fn new(of: &'j Made, rank: u32, agent: &'j Agent) -> Self {
+    fn new(of: &'j GeneratedJob, rank: u32, agent: &'j Agent) -> Self {
         let line = |function: &str, line| {
             let frame =
                 |function: &str, line| Frame { function: function.into(), file: "/home/me/train.py".into(), line };

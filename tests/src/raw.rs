@@ -6,7 +6,7 @@ use memctl_model::{DeviceIndex, DeviceInfo, Event, Rollup, SessionId, SessionInf
 use memctl_proto::PROTOCOL_VERSION;
 use memctl_proto::chunk::{ChunkMeta, Encoder};
 use memctl_proto::item::Packed;
-use memctl_proto::v1::agent_message::Body as Said;
+use memctl_proto::v1::agent_message::Body as AgentBody;
 use memctl_proto::v1::daemon_message::Body as Heard;
 use memctl_proto::v1::ingest_client::IngestClient;
 use memctl_proto::v1::{AgentMessage, DaemonMessage, Hello, HoldersAnswer, Item, RefusedReason};
@@ -57,7 +57,7 @@ impl Stream {
     /// When there is no response.
     pub async fn open(channel: Channel, hello: Hello) -> (Self, Heard) {
         let (outbound, requests) = mpsc::channel(16);
-        outbound.send(AgentMessage { body: Some(Said::Hello(hello)) }).await.unwrap();
+        outbound.send(AgentMessage { body: Some(AgentBody::Hello(hello)) }).await.unwrap();
         let inbound = IngestClient::new(channel).push(ReceiverStream::new(requests)).await.unwrap().into_inner();
         let mut stream = Self { outbound, inbound };
         let first = stream.hear().await.expect("an answer to the hello");
@@ -79,12 +79,12 @@ impl Stream {
     /// Sends an item.
     pub async fn send(&self, item: Item) {
         // The daemon may have ended the stream by now; its answer is read elsewhere.
-        let _ = self.outbound.send(AgentMessage { body: Some(Said::Item(item)) }).await;
+        let _ = self.outbound.send(AgentMessage { body: Some(AgentBody::Item(item)) }).await;
     }
 
     /// Answers a request for holders.
     pub async fn answer(&self, answer: HoldersAnswer) {
-        let _ = self.outbound.send(AgentMessage { body: Some(Said::Holders(answer)) }).await;
+        let _ = self.outbound.send(AgentMessage { body: Some(AgentBody::Holders(answer)) }).await;
     }
 
     /// The next answer.

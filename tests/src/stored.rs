@@ -26,7 +26,7 @@ pub async fn report(channel: Channel, name: &str) -> Report {
 }
 
 /// One device of a session as stored.
-pub struct Stored {
+pub struct StoredDevice {
     /// Its session.
     pub session: SessionId,
     /// Its rank.
@@ -41,17 +41,17 @@ pub struct Stored {
 ///
 /// # Panics
 /// When it cannot be read.
-pub async fn events(channel: Channel, name: &str) -> Vec<Stored> {
+pub async fn events(channel: Channel, name: &str) -> Vec<StoredDevice> {
     let mut client = QueryClient::new(channel).max_decoding_message_size(64 << 20);
     let request = ExportRequest { selection: job(name), ..Default::default() };
     let mut parts = client.export(request).await.expect("an export").into_inner();
     let mut decoder = Decoder::new().expect("a decoder");
-    let (mut stored, mut events): (Vec<Stored>, Vec<Event>) = (Vec::new(), Vec::new());
+    let (mut stored, mut events): (Vec<StoredDevice>, Vec<Event>) = (Vec::new(), Vec::new());
     while let Some(part) = parts.message().await.expect("the export goes on") {
         match part.body.expect("a part") {
             Body::Start(start) => {
                 let info = SessionInfo::try_from(start.session.expect("a session")).expect("a session");
-                stored.push(Stored { session: info.id, rank: info.rank, events: Vec::new(), chunks: Vec::new() });
+                stored.push(StoredDevice { session: info.id, rank: info.rank, events: Vec::new(), chunks: Vec::new() });
             }
             Body::Chunk(bytes) => {
                 let last = stored.last_mut().expect("a start came first");

@@ -89,9 +89,9 @@ impl Streaming {
     pub fn start(name: &str, url: &str) -> Self {
         let agent = Agent::start(config(name, url)).expect("the agent starts");
         let (breaker, stop) = (agent.breaker(), Arc::new(AtomicBool::new(false)));
-        let (told, own) = (stop.clone(), name.to_owned());
+        let (stopped, own) = (stop.clone(), name.to_owned());
         let thread = std::thread::spawn(move || {
-            let pushed = stream(&agent, &own, &told, |_| {});
+            let pushed = stream(&agent, &own, &stopped, |_| {});
             (agent.stop(None, PATIENCE), pushed)
         });
         Self { name: name.to_owned(), breaker, stop, thread }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use memctl_agent::internals::link;
 use memctl_agent::internals::region::dictionary::{self, Kind};
-use memctl_agent::internals::region::holders::Asked;
+use memctl_agent::internals::region::holders::HolderSearchRequest;
 use memctl_agent::internals::region::{Region, messages, notes};
 use memctl_agent::internals::ring::{Position, Producer, Record};
 use memctl_agent::internals::ticks;
@@ -146,7 +146,7 @@ impl Trainer {
     }
 
     /// A step, which keeps a block if `keeps` is set; every eighth ends an epoch. Returns the request taken at its end.
-    pub fn step(&mut self, keeps: bool) -> Option<Asked> {
+    pub fn step(&mut self, keeps: bool) -> Option<HolderSearchRequest> {
         self.mark(&MarkKind::StepBegin(self.step));
         self.event(Action::Alloc, BASE + 64 * MIB, 32 * MIB, self.work);
         if keeps {
@@ -197,7 +197,11 @@ impl Trainer {
     ///
     /// # Panics
     /// When the command does not start.
-    pub fn meanwhile(&mut self, command: &mut Command, mut answer: impl FnMut(&mut Self, &Asked)) -> Output {
+    pub fn meanwhile(
+        &mut self,
+        command: &mut Command,
+        mut answer: impl FnMut(&mut Self, &HolderSearchRequest),
+    ) -> Output {
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the command starts");
         let mut steps = 0;
         while child.try_wait().expect("it can be waited for").is_none() {
@@ -227,7 +231,7 @@ impl Trainer {
 
 /// The Python package's answer about this many blocks: a list holds them.
 #[must_use]
-pub fn list_holds(asked: &Asked) -> String {
+pub fn list_holds(asked: &HolderSearchRequest) -> String {
     let (blocks, bytes) = (asked.blocks.len(), asked.blocks.iter().map(|block| block.1).sum::<u64>());
     serde_json::json!({
         "version": 2, "slices": 40, "longest_ms": 2.5, "asked_blocks": blocks, "found_blocks": blocks,

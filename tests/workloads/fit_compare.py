@@ -79,9 +79,9 @@ def main() -> None:
             # A run may succeed with less than its peak of reserved memory: under a limit it empties its cache.
             for limit in (int(reserved * 0.97), int(row["peak_allocated"] * 1.03)):
                 limit = limit >> 20 << 20
-                told = [*flags, "--device-memory", str(limit)]
-                said = json.loads(memctl(program, folder, *told, "--job", f"{model}8=8"))["at"][0]["fits"]
-                said_alone = json.loads(memctl(program, folder, *told))["at"][0]["fits"]
+                flags_at = [*flags, "--device-memory", str(limit)]
+                said = json.loads(memctl(program, folder, *flags_at, "--job", f"{model}8=8"))["at"][0]["fits"]
+                said_alone = json.loads(memctl(program, folder, *flags_at))["at"][0]["fits"]
                 does = survives(run, folder, model, size, limit)
                 wrong["two"] += said and not does
                 wrong["one"] += said_alone and not does

@@ -8,7 +8,7 @@ import { site } from './site/place';
 
 /** A view and its parameters. */
 export type Route =
-  | { view: 'jobs'; filter: string; tenant: string | null; list?: Kept<'sort' | 'group'> }
+  | { view: 'jobs'; filter: string; tenant: string | null; list?: ViewParameters<'sort' | 'group'> }
   | { view: 'job'; job: JobAddress; since: string | null; until: string | null; over?: string; classes?: 'on' | 'off'; heat?: string }
   | { view: 'moment'; job: JobAddress; at: string; from: string | null; finding?: string; flame?: FlameKept }
   | { view: 'blocks'; job: JobAddress; at: string; event: number | null; look?: BlocksKept }
@@ -19,21 +19,21 @@ export type Route =
   | { view: 'nowhere'; path: string };
 
 /** Parameters that are kept if they are set. */
-export type Kept<Name extends string> = Partial<Record<Name, string>>;
+export type ViewParameters<Name extends string> = Partial<Record<Name, string>>;
 
 /** The same after some of them were set, and those that are now undefined were removed. */
-export function moved<Name extends string>(before: Kept<Name> | undefined, by: Partial<Record<Name, string | undefined>>): Kept<Name> {
-  return Object.fromEntries(Object.entries({ ...before, ...by }).filter(([, value]) => value !== undefined && value !== '')) as Kept<Name>;
+export function moved<Name extends string>(before: ViewParameters<Name> | undefined, by: Partial<Record<Name, string | undefined>>): ViewParameters<Name> {
+  return Object.fromEntries(Object.entries({ ...before, ...by }).filter(([, value]) => value !== undefined && value !== '')) as ViewParameters<Name>;
 }
 
 /** How a flame graph is arranged (`mode`), what of it is in focus, searched for, unfolded and selected, and the sites' order. */
 const FLAME = ['mode', 'focus', 'search', 'open', 'site', 'sort'] as const;
-export type FlameKept = Kept<(typeof FLAME)[number]>;
+export type FlameKept = ViewParameters<(typeof FLAME)[number]>;
 export type FlameMove = Partial<Record<(typeof FLAME)[number], string | undefined>>;
 
 /** How blocks are coloured and scaled, the request that looks for a place and its stream, and the selected block. */
 const BLOCKS = ['by', 'scale', 'fit', 'stream', 'block'] as const;
-export type BlocksKept = Kept<(typeof BLOCKS)[number]>;
+export type BlocksKept = ViewParameters<(typeof BLOCKS)[number]>;
 export type BlocksMove = Partial<Record<(typeof BLOCKS)[number], string | undefined>>;
 
 /** A job, and the selected rank. */
@@ -60,9 +60,9 @@ export function routeOf(path: string, query: string): Route {
     return value === '' ? null : value;
   };
   const parts = path.split('/').filter((part) => part !== '');
-  const kept = <Name extends string>(names: readonly Name[]): Kept<Name> | null => {
+  const kept = <Name extends string>(names: readonly Name[]): ViewParameters<Name> | null => {
     const set = names.flatMap((name) => { const value = text(name); return value === null ? [] : [[name, value] as const]; });
-    return set.length === 0 ? null : (Object.fromEntries(set) as Kept<Name>);
+    return set.length === 0 ? null : (Object.fromEntries(set) as ViewParameters<Name>);
   };
   if (parts.length === 0) {
     const list = kept(['sort', 'group']);

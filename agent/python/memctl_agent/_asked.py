@@ -55,7 +55,7 @@ class _Time(ctypes.Structure):
     _fields_ = (("s", ctypes.c_long), ("ns", ctypes.c_long))
 
 
-class Asked:
+class HolderAnswerer:
     """Answers requests, one at a time. `has_epochs` returns whether the program has epochs."""
 
     def __init__(self, has_epochs: Callable[[], bool]) -> None:
@@ -219,7 +219,7 @@ class Asked:
 
 
 # The one that has a slice for the main thread.
-_due: list[Asked] = []
+_due: list[HolderAnswerer] = []
 
 
 @ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)

@@ -44,15 +44,15 @@ class Nccl:
         try:
             groups = _groups(torch)
             if groups and not torch.cuda.is_current_stream_capturing():
-                told = self._bytes(torch, groups)
-                if told is not None:
-                    native.counters(torch.cuda.current_device(), nccl=told)
+                reported = self._bytes(torch, groups)
+                if reported is not None:
+                    native.counters(torch.cuda.current_device(), nccl=reported)
         except Exception:
             self._faults += 1
 
     def _bytes(self, torch: Any, groups: list[Any]) -> Optional[int]:
         """The memory of the communicators of the current device; `None` if no communicator reports it."""
-        told: Optional[int] = None
+        total: Optional[int] = None
         backends: dict[int, Any] = {}
         for group in groups:
             backend = _backend(torch, group)
@@ -69,8 +69,8 @@ class Nccl:
                     pointers.add(pointer)
                     held = self._of_library(pointer)
             if held is not None:
-                told = held + (told or 0)
-        return told
+                total = held + (total or 0)
+        return total
 
     def _of_library(self, pointer: int) -> Optional[int]:
         """The memory of a communicator, from the loaded library."""

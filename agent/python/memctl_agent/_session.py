@@ -17,7 +17,7 @@ from typing import Any, Callable, Optional
 
 from memctl_agent import _lifecycle, _shim, _torch
 from memctl_agent._annotations import Annotations
-from memctl_agent._asked import Asked
+from memctl_agent._asked import HolderAnswerer
 from memctl_agent._book import STEP_END, Book
 from memctl_agent._fallback import Fallback
 from memctl_agent._hooks import Hooks, Hub
@@ -112,7 +112,7 @@ class Session:
         self._started: dict[str, object] = {}
         self._watches_forks = False
         self._at_end: Optional[Callable[[], None]] = None
-        self._asked = Asked(lambda: self.book.has_epochs)
+        self._asked = HolderAnswerer(lambda: self.book.has_epochs)
         self._nccl = Nccl()
         self._sharing = Sharing()
         self._limit = Limit()
@@ -398,14 +398,14 @@ class Session:
         self._let_go()
         if not attached:
             return None
-        told = native.stop(failure, patience, leaving)
-        waiting = int(told.get("waiting") or 0)
+        outcome = native.stop(failure, patience, leaving)
+        waiting = int(outcome.get("waiting") or 0)
         if waiting and is_first_local_rank():
             say(
                 f"{waiting:,} events of job {started.get('job')} wait on disk, because the daemon at "
                 f"{started.get('daemon')} did not accept them; the next query (`memctl query`) imports them"
             )
-        return told
+        return outcome
 
     def _unhook(self) -> None:
         if self._hooks is not None:
@@ -439,7 +439,7 @@ class Session:
             self._native.silence()
             # The parent's threads that answer requests and feed trackers do not exist in the child.
             self.logs = []
-            self._asked = Asked(lambda: self.book.has_epochs)
+            self._asked = HolderAnswerer(lambda: self.book.has_epochs)
             self._let_go()
         except Exception:
             self.state = OFF

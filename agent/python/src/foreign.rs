@@ -3,7 +3,7 @@
 //!
 //! Guarantees: for an invalid number the return value is false. Only [`attach_foreign`] raises.
 
-use memctl_agent::live::foreign::Told;
+use memctl_agent::live::foreign::AllocatorReport;
 use memctl_agent::live::{self, LiveError};
 use memctl_agent::sample::driver;
 use pyo3::prelude::*;
@@ -22,15 +22,15 @@ pub fn attach_foreign() -> PyResult<()> {
 #[pyfunction]
 #[pyo3(signature = (device, action, addr, size, stream=0))]
 pub fn record(device: u32, action: u8, addr: u64, size: u64, stream: u64) -> bool {
-    let told = match action {
-        1 => Told::Alloc { addr, size, stream },
-        2 => Told::Free { addr },
-        3 => Told::SegmentAlloc { addr, size, stream },
-        4 => Told::OutOfMemory { size, free: addr },
-        5 => Told::Holds { bytes: size },
+    let report = match action {
+        1 => AllocatorReport::Alloc { addr, size, stream },
+        2 => AllocatorReport::Free { addr },
+        3 => AllocatorReport::SegmentAlloc { addr, size, stream },
+        4 => AllocatorReport::OutOfMemory { size, free: addr },
+        5 => AllocatorReport::Holds { bytes: size },
         _ => return false,
     };
-    live::current().is_some_and(|live| live.tell(device, told))
+    live::current().is_some_and(|live| live.tell(device, report))
 }
 
 /// The UUID of a CUDA ordinal as nvidia-smi writes it; `None` if CUDA is not in use or the driver does not report it.

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use memctl_agent::identity::{self, Given, Identity, Process};
-use memctl_agent::live::{self, LiveConfig, Shown, code_died, mark_kind};
+use memctl_agent::identity::{self, Identity, IdentityOverrides, Process};
+use memctl_agent::live::{self, InterpreterFrame, LiveConfig, code_died, mark_kind};
 use memctl_agent::reach::{self, DaemonAddress, Tls};
 use memctl_agent::service::{self, Service};
 use memctl_agent::source_paths::{self, Mode, SourcePaths};
@@ -71,7 +71,7 @@ pub fn start<'py>(
 ) -> PyResult<Bound<'py, PyDict>> {
     log_if_wanted();
     let labels = labels.unwrap_or_default().into_iter().collect();
-    let given = Given { job, attempt, rank, world_size, labels, role };
+    let given = IdentityOverrides { job, attempt, rank, world_size, labels, role };
     let (parent_pid, child) = match child {
         Some((parent, name)) => (parent, Some(name)),
         None => (std::os::unix::process::parent_id(), None),
@@ -121,16 +121,16 @@ pub fn start<'py>(
     let is_local = config.daemon.service.is_some();
     // The launcher is reached over a socket. Other Python threads need not wait for that.
     let live = py.detach(|| live::start(config)).map_err(refuse)?;
-    let told = PyDict::new(py);
-    told.set_item("mode", if live.has_launcher() { "launcher" } else { "thread" })?;
-    told.set_item("session", live.session().id.to_string())?;
-    told.set_item("daemon", live.daemon())?;
-    told.set_item("is_local", is_local)?;
-    told.set_item("job", &live.session().job)?;
-    told.set_item("rank", live.session().rank)?;
-    told.set_item("attempt", live.session().attempt)?;
-    told.set_item("complaints", who.complaints)?;
-    Ok(told)
+    let report = PyDict::new(py);
+    report.set_item("mode", if live.has_launcher() { "launcher" } else { "thread" })?;
+    report.set_item("session", live.session().id.to_string())?;
+    report.set_item("daemon", live.daemon())?;
+    report.set_item("is_local", is_local)?;
+    report.set_item("job", &live.session().job)?;
+    report.set_item("rank", live.session().rank)?;
+    report.set_item("attempt", live.session().attempt)?;
+    report.set_item("complaints", who.complaints)?;
+    Ok(report)
 }
 
 /// The default destination of this process: this user's own daemon if it runs, otherwise the local service of the data
@@ -297,7 +297,7 @@ extern "C" fn on_code(event: c_int, code: *mut pyo3::ffi::PyObject) -> c_int {
     0
 }
 
-fn frames(py: Python<'_>) -> PyResult<Vec<Shown>> {
+fn frames(py: Python<'_>) -> PyResult<Vec<InterpreterFrame>> {
     let mut frame = py.import("sys")?.call_method1("_getframe", (0,))?;
     let mut frames = Vec::new();
     while !frame.is_none() {
@@ -308,7 +308,7 @@ fn frames(py: Python<'_>) -> PyResult<Vec<Shown>> {
 }
 
 /// A frame as the interpreter reports it.
-fn shown(frame: &Bound<'_, PyAny>) -> PyResult<Shown> {
+fn shown(frame: &Bound<'_, PyAny>) -> PyResult<InterpreterFrame> {
     let code = frame.getattr("f_code")?;
     let text = |name: &str| -> PyResult<(usize, String)> {
         let text = code.getattr(name)?;
@@ -318,7 +318,7 @@ fn shown(frame: &Bound<'_, PyAny>) -> PyResult<Shown> {
         Ok((text.as_ptr() as usize, plain.extract()?))
     };
     let lasti: i64 = frame.getattr("f_lasti")?.extract()?;
-    Ok(Shown {
+    Ok(InterpreterFrame {
         code: code.as_ptr() as usize,
         lasti: lasti.max(0) as u32,
         line: frame.getattr("f_lineno")?.extract()?,
@@ -351,28 +351,29 @@ pub fn mark(kind: u8, number: u64, name: &str) -> bool {
 /// The state of the session.
 #[pyfunction]
 pub fn status(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
-    let told = PyDict::new(py);
+    let report = PyDict::new(py);
     let live = live::current();
-    told.set_item("attached", live.is_some())?;
-    let Some(live) = live else { return Ok(told) };
+    report.set_item("attached", live.is_some())?;
+    let Some(live) = live else { return Ok(report) };
     let status = live.status();
-    told.set_item("mode", if live.has_launcher() { "launcher" } else { "thread" })?;
-    told.set_item("job", &live.session().job)?;
-    told.set_item("rank", live.session().rank)?;
-    told.set_item("attempt", live.session().attempt)?;
-    told.set_item("role", &live.session().role)?;
-    told.set_item("parent_pid", live.session().parent_pid)?;
-    told.set_item("session", live.session().id.to_string())?;
-    told.set_item("level", status.level.name())?;
-    told.set_item("produced", status.produced)?;
-    told.set_item("stored", status.stored)?;
-    told.set_item("dropped", status.dropped)?;
-    told.set_item("in_flight", status.stored.map(|stored| status.produced.saturating_sub(stored + status.dropped)))?;
-    told.set_item("stacks", status.stacks)?;
-    told.set_item("stacks_lost", status.stacks_lost)?;
-    told.set_item("notes_dropped", status.notes_dropped)?;
-    told.set_item("trouble", status.trouble)?;
-    Ok(told)
+    report.set_item("mode", if live.has_launcher() { "launcher" } else { "thread" })?;
+    report.set_item("job", &live.session().job)?;
+    report.set_item("rank", live.session().rank)?;
+    report.set_item("attempt", live.session().attempt)?;
+    report.set_item("role", &live.session().role)?;
+    report.set_item("parent_pid", live.session().parent_pid)?;
+    report.set_item("session", live.session().id.to_string())?;
+    report.set_item("level", status.level.name())?;
+    report.set_item("produced", status.produced)?;
+    report.set_item("stored", status.stored)?;
+    report.set_item("dropped", status.dropped)?;
+    report
+        .set_item("in_flight", status.stored.map(|stored| status.produced.saturating_sub(stored + status.dropped)))?;
+    report.set_item("stacks", status.stacks)?;
+    report.set_item("stacks_lost", status.stacks_lost)?;
+    report.set_item("notes_dropped", status.notes_dropped)?;
+    report.set_item("trouble", status.trouble)?;
+    Ok(report)
 }
 
 /// Ends the session.
@@ -381,14 +382,14 @@ pub fn status(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
 pub fn stop(py: Python<'_>, failure: Option<String>, patience_s: f64, leaving: bool) -> PyResult<Bound<'_, PyDict>> {
     let patience = Duration::try_from_secs_f64(patience_s).unwrap_or_default();
     let stopped = py.detach(|| live::stop(failure.as_deref(), patience, leaving)).unwrap_or_default();
-    let told = PyDict::new(py);
-    told.set_item("delivered", stopped.delivered)?;
-    told.set_item("produced", stopped.produced)?;
-    told.set_item("stored", stopped.stored)?;
-    told.set_item("dropped", stopped.dropped)?;
-    told.set_item("waiting", stopped.waiting)?;
-    told.set_item("refused", stopped.refused)?;
-    Ok(told)
+    let report = PyDict::new(py);
+    report.set_item("delivered", stopped.delivered)?;
+    report.set_item("produced", stopped.produced)?;
+    report.set_item("stored", stopped.stored)?;
+    report.set_item("dropped", stopped.dropped)?;
+    report.set_item("waiting", stopped.waiting)?;
+    report.set_item("refused", stopped.refused)?;
+    Ok(report)
 }
 
 /// Closes the gate in this process permanently.

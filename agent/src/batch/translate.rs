@@ -16,7 +16,7 @@ use super::note::Note;
 use crate::clock::{self, TickClock};
 use crate::python::{lines, names};
 use crate::region::dictionary::{self, Entry};
-use crate::region::messages::{self, Said};
+use crate::region::messages::{self, NoteContent};
 use crate::region::{Region, State, notes};
 use crate::ring::Record;
 
@@ -181,14 +181,14 @@ impl Translator {
             }
             let bytes = self.notes.pop()?;
             match messages::read(&bytes) {
-                Some(Said::Mark(ticks, kind, positions)) => {
+                Some(NoteContent::Mark(ticks, kind, positions)) => {
                     return Some(Note::Mark(Mark { time_ns: self.clock.ns(ticks), kind }, positions));
                 }
-                Some(Said::Samples(samples)) => self.samples = samples,
-                Some(Said::Keyframe(keyframe, position)) => return Some(Note::Keyframe(keyframe, position)),
-                Some(Said::Holders(ask, json)) => return Some(Note::Holders(ask, json)),
-                Some(Said::Settled(positions)) => return Some(Note::Settled(positions)),
-                Some(Said::Failure(text)) => self.failure = Some(text),
+                Some(NoteContent::Samples(samples)) => self.samples = samples,
+                Some(NoteContent::Keyframe(keyframe, position)) => return Some(Note::Keyframe(keyframe, position)),
+                Some(NoteContent::Holders(ask, json)) => return Some(Note::Holders(ask, json)),
+                Some(NoteContent::Settled(positions)) => return Some(Note::Settled(positions)),
+                Some(NoteContent::Failure(text)) => self.failure = Some(text),
                 None => self.malformed(),
             }
         }

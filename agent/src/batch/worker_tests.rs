@@ -241,9 +241,9 @@ fn a_session_has_its_last_word_though_the_outbox_takes_nothing() {
     bench.push(30);
     let end = Ending { deadline: bench.start, time_ns: 9, failure: None };
     let outbox = bench.outbox.clone();
-    let told = bench.worker.finish(&end, &|| Some(bench.start));
+    let returned = bench.worker.finish(&end, &|| Some(bench.start));
     let (said, waiting) = last_word(&outbox);
-    assert_eq!(said, told);
+    assert_eq!(said, returned);
     assert_eq!((said.produced, waiting), (1_530, 1_000));
     assert_eq!(said.dropped.shutdown, 530, "produced is stored (or about to be) and dropped");
 }
@@ -252,13 +252,13 @@ fn a_session_has_its_last_word_though_the_outbox_takes_nothing() {
 fn a_step_has_the_counters_that_were_told_before_its_end() {
     let mut bench = Bench::new(LIVE);
     for step in 0..5 {
-        let told = Sample { time_ns: 1, allocated_bytes: Some((step + 1) << 20), ..Sample::default() };
-        bench.notes.send(Note::Sample(Box::new(told))).unwrap();
+        let sample = Sample { time_ns: 1, allocated_bytes: Some((step + 1) << 20), ..Sample::default() };
+        bench.notes.send(Note::Sample(Box::new(sample))).unwrap();
         bench.mark(MarkKind::StepEnd(step));
     }
     // The worker is late and takes everything in one turn.
     let (tables, _) = bench.turn(1);
     let steps = tables.iter().filter(|table| (table.boundary, table.device.0) == (Boundary::StepEnd, 0));
-    let told: Vec<u64> = steps.map(|table| table.counters.allocated_bytes >> 20).collect();
-    assert_eq!(told, [1, 2, 3, 4, 5]);
+    let allocated: Vec<u64> = steps.map(|table| table.counters.allocated_bytes >> 20).collect();
+    assert_eq!(allocated, [1, 2, 3, 4, 5]);
 }

@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whoever_asks_all_the_time_gets_a_hundredth_of_it() {
+    fn a_constant_caller_gets_a_hundredth_of_it() {
         let start = Instant::now();
         let (mut allowance, mut now, mut taken) = (Allowance::new(start), start, Duration::ZERO);
         let budget = Duration::from_millis(400);

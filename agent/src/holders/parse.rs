@@ -77,8 +77,8 @@ impl Holder {
 }
 
 /// The value with a name that the package uses; `None` if this agent does not know the name.
-fn named<T: Copy>(all: &[T], name: fn(T) -> &'static str, told: Option<&str>) -> Option<T> {
-    all.iter().copied().find(|one| told == Some(name(*one)))
+fn named<T: Copy>(all: &[T], name: fn(T) -> &'static str, wanted: Option<&str>) -> Option<T> {
+    all.iter().copied().find(|one| wanted == Some(name(*one)))
 }
 
 /// The message that is sent in place of an answer when the search failed in the trainer.
@@ -105,21 +105,21 @@ pub(super) fn read(
     if let Ok(Fault { fault }) = serde_json::from_slice(json) {
         return Err(format!("the search failed in the trainer: {}", cut(paths.text(&fault).into_owned())));
     }
-    let mut told: Parsed =
+    let mut answer: Parsed =
         serde_json::from_slice(json).map_err(|error| format!("the trainer's answer cannot be read: {error}"))?;
-    if told.version != VERSION {
-        return Err(format!("the trainer's answer is of version {}, and this agent reads {VERSION}", told.version));
+    if answer.version != VERSION {
+        return Err(format!("the trainer's answer is of version {}, and this agent reads {VERSION}", answer.version));
     }
-    if told.asked_blocks as usize != asked_blocks {
+    if answer.asked_blocks as usize != asked_blocks {
         return Err(format!(
             "the trainer's answer is about {} blocks, and it was asked about {asked_blocks}",
-            told.asked_blocks
+            answer.asked_blocks
         ));
     }
-    for holder in &mut told.holders {
-        told.found_blocks = told.found_blocks.saturating_sub(holder.without_dead(alive));
+    for holder in &mut answer.holders {
+        answer.found_blocks = answer.found_blocks.saturating_sub(holder.without_dead(alive));
     }
-    told.holders.retain(|holder| holder.blocks > 0);
+    answer.holders.retain(|holder| holder.blocks > 0);
     let text = |text: String| cut(paths.text(&text).into_owned());
     let holder = |holder: Holder| {
         let Holder { kind, sentence, chain, blocks, bytes, tensors, type_name, name, owner, length, threads, .. } =
@@ -154,17 +154,17 @@ pub(super) fn read(
     let found = v1::HoldersFound {
         live_blocks: 0,
         live_bytes: 0,
-        asked_blocks: told.asked_blocks,
-        found_blocks: told.found_blocks,
-        objects: told.objects,
+        asked_blocks: answer.asked_blocks,
+        found_blocks: answer.found_blocks,
+        objects: answer.objects,
         // The cast saturates, and turns NaN into 0.
-        took_us: (told.took_ms * 1_000.0) as u64,
-        complete: told.complete,
-        not_looked_at: told.not_looked_at.into_iter().take(NOT_LOOKED_AT_MAX).map(text).collect(),
-        holders: told.holders.into_iter().map(holder).collect(),
-        epoch: epoch.filter(|_| told.has_epochs),
-        slices: told.slices,
-        longest_us: (told.longest_ms * 1_000.0) as u64,
+        took_us: (answer.took_ms * 1_000.0) as u64,
+        complete: answer.complete,
+        not_looked_at: answer.not_looked_at.into_iter().take(NOT_LOOKED_AT_MAX).map(text).collect(),
+        holders: answer.holders.into_iter().map(holder).collect(),
+        epoch: epoch.filter(|_| answer.has_epochs),
+        slices: answer.slices,
+        longest_us: (answer.longest_ms * 1_000.0) as u64,
     };
     checked(found).map_err(|error| format!("the trainer's answer is refused: {error}"))
 }

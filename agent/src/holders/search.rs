@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ask_that_nobody_waits_for_is_taken_back() {
+    fn an_ask_that_no_one_waits_for_is_taken_back() {
         let (asks, region, mut search) = search();
         asks.ask(v1::HoldersAsk { wait_ms: 10, ..ask(1) });
         search.turn(Instant::now(), live(1));
@@ -325,21 +325,21 @@ mod tests {
     }
 
     #[test]
-    fn whoever_asks_without_end_is_told_when_to_come_again() {
+    fn an_endless_caller_learns_when_to_come_again() {
         let (asks, region, mut search) = search();
         let now = Instant::now();
-        let (mut handed, mut told) = (0, None);
+        let (mut handed, mut refusal) = (0, None);
         for id in 1..100 {
             asks.ask(v1::HoldersAsk { budget_ms: 300, ..ask(id) });
             search.turn(now, live(1));
             handed += u32::from(region.holders_asked().is_some_and(|asked| asked.ask == id));
             if let Some(v1::HoldersAnswer { id: of, body: Some(Body::Failure(words)) }) = answer(&asks) {
                 assert_eq!(of, id);
-                told = Some(words);
+                refusal = Some(words);
             }
         }
         assert_eq!(handed, 4, "a second is saved, and the last one may take more");
-        let words = told.unwrap();
+        let words = refusal.unwrap();
         assert!(words.contains("a hundredth of its time; ask again in 21 s"), "{words}");
         asks.ask(v1::HoldersAsk { budget_ms: 300, ..ask(100) });
         search.turn(now + Duration::from_secs(22), live(1));

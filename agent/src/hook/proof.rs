@@ -19,7 +19,7 @@ const TEXT_HEAD_BYTES: usize = 72;
 
 /// A frame as the interpreter itself reports it, innermost first.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub struct Shown {
+pub struct InterpreterFrame {
     /// Address of the code object.
     pub code: usize,
     /// `f_lasti`, in bytes.
@@ -39,7 +39,7 @@ pub struct Shown {
 /// Whether the frames of the calling thread, whose state is `thread`, are the `expected` ones.
 #[must_use]
 pub fn frames_agree(version: Version, thread: usize, expected: &[(usize, u32)]) -> bool {
-    let Some(mut asked) = Asked::new() else { return false };
+    let Some(mut asked) = PipeProbe::new() else { return false };
     if thread == 0 || expected.is_empty() || !asked.can_read(thread, THREAD_BYTES) {
         return false;
     }
@@ -57,8 +57,8 @@ pub fn frames_agree(version: Version, thread: usize, expected: &[(usize, u32)]) 
 
 /// Whether the parts of a frame's code object are at the expected places, and the line table gives the frame's line.
 #[must_use]
-pub fn parts_agree(version: Version, python: (u8, u8), shown: &Shown) -> bool {
-    let Some(mut asked) = Asked::new() else { return false };
+pub fn parts_agree(version: Version, python: (u8, u8), shown: &InterpreterFrame) -> bool {
+    let Some(mut asked) = PipeProbe::new() else { return false };
     if !asked.can_read(shown.code, frames::CODE_BYTES) {
         return false;
     }
@@ -70,7 +70,7 @@ pub fn parts_agree(version: Version, python: (u8, u8), shown: &Shown) -> bool {
         && line_agrees(&parts, python, shown)
 }
 
-fn text_agrees(asked: &mut Asked, parts: &CodeParts, (address, text): &(usize, String)) -> bool {
+fn text_agrees(asked: &mut PipeProbe, parts: &CodeParts, (address, text): &(usize, String)) -> bool {
     let characters = text.chars().count();
     // The text's size is checked first. (A character has at most 4 bytes.)
     if !asked.can_read(*address, TEXT_HEAD_BYTES) || !asked.can_read(*address, 40 + characters) {
@@ -85,7 +85,7 @@ fn text_agrees(asked: &mut Asked, parts: &CodeParts, (address, text): &(usize, S
         && room.starts_with(text.as_bytes())
 }
 
-fn line_agrees(parts: &CodeParts, python: (u8, u8), shown: &Shown) -> bool {
+fn line_agrees(parts: &CodeParts, python: (u8, u8), shown: &InterpreterFrame) -> bool {
     // Longer tables belong to generated code. Their lines are not compared.
     let mut table = vec![0; 64 << 10];
     match parts.table(&mut table) {
@@ -96,7 +96,7 @@ fn line_agrees(parts: &CodeParts, python: (u8, u8), shown: &Shown) -> bool {
 
 /// Lets a walk continue only while memory is readable and the code objects are the expected ones.
 struct Proof<'a> {
-    asked: &'a mut Asked,
+    asked: &'a mut PipeProbe,
     expected: &'a [(usize, u32)],
     at: usize,
     refused: bool,
@@ -118,12 +118,12 @@ impl Guard for Proof<'_> {
 }
 
 /// Checks whether memory is readable by having the kernel copy it into a pipe.
-struct Asked {
+struct PipeProbe {
     from: PipeReader,
     to: PipeWriter,
 }
 
-impl Asked {
+impl PipeProbe {
     fn new() -> Option<Self> {
         let (from, to) = std::io::pipe().ok()?;
         Some(Self { from, to })
@@ -150,7 +150,7 @@ mod tests {
 
     #[test]
     fn memory_that_is_not_there_is_refused() {
-        let mut asked = Asked::new().unwrap();
+        let mut asked = PipeProbe::new().unwrap();
         let here = [1_u64; 16];
         assert!(asked.can_read(here.as_ptr() as usize, 128));
         for address in [0, 1, 16, 0x10_0000, usize::MAX - 3, usize::MAX, 0xdead_beef_dead_beef] {

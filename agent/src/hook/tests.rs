@@ -289,7 +289,7 @@ fn backward_allocations_name_the_node_and_the_forward_call() {
 }
 
 #[test]
-fn a_name_is_learnt_once_for_each_stack_and_costs_nobody_else() {
+fn a_name_is_learnt_once_for_each_stack_and_costs_no_other() {
     let (region, hook) = hook();
     let words = &VERSIONS[2];
     let thread = Thread::new(words, &[(0, 8)]);

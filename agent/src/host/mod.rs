@@ -137,7 +137,7 @@ pub struct Remaining {
 
 /// A session that has ended.
 #[derive(Clone, Debug)]
-pub struct Ended {
+pub struct EndedSession {
     /// The session.
     pub session: SessionInfo,
     /// How it failed, as the host saw it. The trainer's own description takes precedence.
@@ -157,7 +157,7 @@ pub struct Ended {
 #[derive(Clone, Debug, Default)]
 pub struct Summary {
     /// Sessions that have ended, the first 4,096 of them.
-    pub ended: Vec<Ended>,
+    pub ended: Vec<EndedSession>,
     /// Number of further sessions.
     pub more: u64,
     /// Number of connections that were refused.
@@ -198,7 +198,7 @@ struct Registry {
 }
 
 impl Registry {
-    fn end(&mut self, ended: Ended) {
+    fn end(&mut self, ended: EndedSession) {
         if self.summary.ended.len() < ENDED_MAX {
             self.summary.ended.push(ended);
         } else {
@@ -350,7 +350,7 @@ impl Host {
             let (stored, dropped) = (breaker.stored_events(), breaker.lost_events());
             let counts = Counts { stored, dropped, ..Counts::default() };
             let not_accepted = breaker.not_accepted();
-            registry.end(Ended { session, failure, delivered: false, refused: None, not_accepted, counts });
+            registry.end(EndedSession { session, failure, delivered: false, refused: None, not_accepted, counts });
         }
     }
 }

@@ -92,7 +92,7 @@ fn refusal(stream: &mut UnixStream) -> String {
 }
 
 #[test]
-fn what_was_pushed_is_taken_though_nobody_takes_it_from_us() {
+fn what_was_pushed_is_taken_though_no_one_takes_it_from_us() {
     let place = Place::new(8);
     let (first, second) = (region(3_000), region(100));
     let kept = (place.greet(1, &first).unwrap(), place.greet(2, &second).unwrap());

@@ -16,7 +16,7 @@ use memctl_model::{DeviceIndex, Sample, SessionId, SessionInfo};
 use rustix::net::RecvFlags;
 
 use super::death::Watched;
-use super::{Ended, Shared, turn_away, wait};
+use super::{EndedSession, Shared, turn_away, wait};
 use crate::agent::{Agent, AgentConfig, Breaker, Outcome, Patience, StartError};
 use crate::clock::now_ns;
 use crate::link;
@@ -283,7 +283,7 @@ fn deliver(shared: &Shared, number: u64, trainer: &Trainer, failure: Option<Stri
     if let Some((session, ..)) = registry.delivering.remove(&number) {
         let failure = outcome.end.failure.clone().or(failure);
         let Outcome { delivered, refused, not_accepted, counts, .. } = outcome;
-        let ended = Ended { session, failure, delivered, refused, not_accepted, counts };
+        let ended = EndedSession { session, failure, delivered, refused, not_accepted, counts };
         registry.end(ended);
     }
 }

@@ -62,7 +62,7 @@ impl std::fmt::Display for Source {
 
 /// Values from the caller; they take precedence over the environment.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub struct Given {
+pub struct IdentityOverrides {
     /// The job's name.
     pub job: Option<String>,
     /// Restart count.
@@ -179,7 +179,7 @@ const LOCAL_RANK: [(&str, Source); 4] = [
 
 /// Identifies the process from its environment. Never fails and never panics.
 #[must_use]
-pub fn identify(environment: Environment<'_>, given: &Given, process: &Process) -> Identity {
+pub fn identify(environment: Environment<'_>, given: &IdentityOverrides, process: &Process) -> Identity {
     let mut complaints = Complaints::default();
     let (rank, source_of_rank) = rank(environment, given.rank, &mut complaints);
     let world_size = world_size(environment, given.world_size, rank, &mut complaints);

@@ -23,13 +23,13 @@ fn process() -> Process {
     }
 }
 
-fn identify_in(variables: &[(&str, &str)], given: &Given) -> Identity {
+fn identify_in(variables: &[(&str, &str)], given: &IdentityOverrides) -> Identity {
     let variables: HashMap<&str, &str> = variables.iter().copied().collect();
     identify(&|name| variables.get(name).map(|&value| value.to_owned()), given, &process())
 }
 
 fn from(variables: &[(&str, &str)]) -> Identity {
-    identify_in(variables, &Given::default())
+    identify_in(variables, &IdentityOverrides::default())
 }
 
 /// An environment, and the expected job, source of the job, attempt, rank and size.
@@ -88,7 +88,7 @@ fn a_child_of_a_rank_is_its_worker_and_a_rank_that_was_spawned_is_not() {
     let environment = |name: &str| (name == "RANK").then(|| "3".to_owned());
     let role = |rank_is_inherited| {
         let process = Process { child: Some("SpawnProcess-1".into()), rank_is_inherited, ..process() };
-        identify(&environment, &Given::default(), &process).role
+        identify(&environment, &IdentityOverrides::default(), &process).role
     };
     assert_eq!((role(true).as_deref(), role(false)), (Some("worker"), None));
 }
@@ -106,11 +106,11 @@ fn every_launcher_is_recognised() {
 fn what_is_given_wins_field_by_field() {
     let variables =
         [("MEMCTL_JOB", "env"), ("MEMCTL_RANK", "1"), ("MEMCTL_WORLD_SIZE", "8"), ("MEMCTL_LABELS", "a=1, b = 2,c=")];
-    let given = Given {
+    let given = IdentityOverrides {
         job: Some("mine".into()),
         rank: Some(4),
         labels: vec![("b".into(), "given".into()), ("d".into(), "x=y".into())],
-        ..Given::default()
+        ..IdentityOverrides::default()
     };
     let found = identify_in(&variables, &given);
     assert_eq!((found.job.as_str(), found.source_of_job), ("mine", Source::Given));
@@ -266,13 +266,13 @@ fn a_script_names_its_series() {
     assert_eq!(from(&[]).job, "train");
     let standalone = from(&[("TORCHELASTIC_RUN_ID", "0f8fad5b-d9cb-469f-a165-70867728950e")]);
     assert_eq!((standalone.job.as_str(), standalone.source_of_job), ("train", Source::Made));
-    let nothing = identify(&|_| None, &Given::default(), &Process::default());
+    let nothing = identify(&|_| None, &IdentityOverrides::default(), &Process::default());
     assert_eq!((nothing.job.as_str(), nothing.host, nothing.local_rank), ("job", None, None));
     for (script, name) in
         [("a/b/my script.py", "my-script"), ("-m", "m"), ("日本.py", "job"), ("", "job"), ("latest.py", "job")]
     {
         let process = Process { script: Some(script.into()), ..process() };
-        assert_eq!(identify(&|_| None, &Given::default(), &process).job, name, "{script}");
+        assert_eq!(identify(&|_| None, &IdentityOverrides::default(), &process).job, name, "{script}");
     }
 }
 
@@ -366,7 +366,7 @@ proptest! {
         started_ns in any::<u64>(),
     ) {
         let variables: HashMap<&str, String> = values.into_iter().map(|(at, value)| (VARIABLES[at], value)).collect();
-        let given = Given { job, attempt: None, rank, world_size, labels, role: None };
+        let given = IdentityOverrides { job, attempt: None, rank, world_size, labels, role: None };
         let process = Process { script, host, pid: 1, started_ns, ..Process::default() };
         let identity = identify(&|name| variables.get(name).cloned(), &given, &process);
         prop_assert!(is_job_name(&identity.job));

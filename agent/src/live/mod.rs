@@ -36,9 +36,9 @@ use shim::{RawOutOfMemory, Shim};
 use takeover::Launcher;
 
 pub use crate::hook::code_deaths::died as code_died;
-pub use crate::hook::proof::Shown;
+pub use crate::hook::proof::InterpreterFrame;
 pub use crate::link::LinkError;
-pub use crate::region::holders::Asked;
+pub use crate::region::holders::HolderSearchRequest;
 pub use crate::region::messages::mark_kind;
 pub use crate::region::{Level, RegionError};
 pub use shim::{ABI as SHIM_ABI, ShimError};
@@ -335,7 +335,7 @@ impl Live {
 
     /// Turns stacks on if this thread's frames, innermost first, match what the interpreter itself reports. `deaths`
     /// states that the caller calls [`code_died`] for every code object that dies.
-    pub fn check_stacks(&self, python: (u8, u8), shown: &[Shown], deaths: bool) -> bool {
+    pub fn check_stacks(&self, python: (u8, u8), shown: &[InterpreterFrame], deaths: bool) -> bool {
         let Some(version) = Version::of(python.0, python.1) else { return false };
         let frames: Vec<(usize, u32)> = shown.iter().map(|frame| (frame.code, frame.lasti)).collect();
         let hook = self.hook();
@@ -459,7 +459,7 @@ impl Live {
     /// The host's request for holders. Each request is returned once. It is read at the end of a step, or by a thread
     /// that waits on the word.
     #[must_use]
-    pub fn holders_asked(&self) -> Option<Asked> {
+    pub fn holders_asked(&self) -> Option<HolderSearchRequest> {
         self.region.holders_asked()
     }
 

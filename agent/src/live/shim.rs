@@ -241,7 +241,7 @@ impl Shim {
     /// event.
     #[must_use]
     pub fn keyframes(&self, time_ns: u64, reason: KeyframeReason) -> Option<Vec<Keyframe>> {
-        let mut read = Read { keyframes: Vec::new(), blocks: 0, time_ns, reason };
+        let mut read = SegmentReading { keyframes: Vec::new(), blocks: 0, time_ns, reason };
         let done = (self.segments)((&raw mut read).cast(), on_segment) == 0 && read.blocks <= BLOCKS_MAX;
         if !done {
             return None;
@@ -253,7 +253,7 @@ impl Shim {
     }
 }
 
-struct Read {
+struct SegmentReading {
     keyframes: Vec<Keyframe>,
     blocks: usize,
     time_ns: u64,
@@ -262,21 +262,21 @@ struct Read {
 
 extern "C" fn on_segment(context: *mut c_void, segment: *const RawSegment, blocks: *const RawBlock, count: u64) {
     let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        // SAFETY: `keyframes` passes its own `Read`, the shim a segment and `count` blocks.
+        // SAFETY: `keyframes` passes its own `SegmentReading`, the shim a segment and `count` blocks.
         let (read, segment, blocks) = unsafe {
             let blocks = if count == 0 { &[][..] } else { std::slice::from_raw_parts(blocks, count as usize) };
-            (&mut *context.cast::<Read>(), &*segment, blocks)
+            (&mut *context.cast::<SegmentReading>(), &*segment, blocks)
         };
         read.add(segment, blocks);
     }));
     if caught.is_err() {
         // A fault here must not unwind into C++; the snapshot is given up instead.
         // SAFETY: as above.
-        unsafe { (*context.cast::<Read>()).blocks = usize::MAX };
+        unsafe { (*context.cast::<SegmentReading>()).blocks = usize::MAX };
     }
 }
 
-impl Read {
+impl SegmentReading {
     fn add(&mut self, segment: &RawSegment, blocks: &[RawBlock]) {
         self.blocks = self.blocks.saturating_add(blocks.len() + 1);
         let Ok(device) = u8::try_from(segment.device) else { return };

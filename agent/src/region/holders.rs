@@ -38,7 +38,7 @@ pub struct Control {
 
 /// A request to a trainer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Asked {
+pub struct HolderSearchRequest {
     /// The request's id, which the answer repeats.
     pub ask: u64,
     /// Addresses and bytes of live blocks, oldest first.
@@ -115,14 +115,14 @@ impl Region {
 
     /// The trainer takes the request, if there is one.
     #[must_use]
-    pub fn holders_asked(&self) -> Option<Asked> {
+    pub fn holders_asked(&self) -> Option<HolderSearchRequest> {
         let control = self.holders_control();
         if control.turn.load(Ordering::Relaxed) != ASKED || !control.turn_from(&[ASKED], READING) {
             return None;
         }
         let count = (control.count.load(Ordering::Relaxed) as usize).min(BLOCKS_MAX);
         let blocks = control.blocks[..count].iter();
-        let asked = Asked {
+        let asked = HolderSearchRequest {
             ask: control.ask.load(Ordering::Relaxed),
             blocks: blocks.map(|[addr, bytes]| (addr.load(Ordering::Relaxed), bytes.load(Ordering::Relaxed))).collect(),
             budget_ms: control.budget_ms.load(Ordering::Relaxed),
@@ -147,17 +147,17 @@ mod tests {
         let region = region();
         assert_eq!(region.holders_asked(), None);
         assert!(region.ask_holders(7, 100, &[(1 << 40, 512), (2 << 40, 1_024)]));
-        let asked = Asked { ask: 7, blocks: vec![(1 << 40, 512), (2 << 40, 1_024)], budget_ms: 100 };
+        let asked = HolderSearchRequest { ask: 7, blocks: vec![(1 << 40, 512), (2 << 40, 1_024)], budget_ms: 100 };
         assert_eq!(region.holders_asked(), Some(asked));
         assert_eq!(region.holders_asked(), None);
     }
 
     #[test]
-    fn an_ask_that_nobody_took_is_replaced_or_taken_back() {
+    fn an_ask_that_no_one_took_is_replaced_or_taken_back() {
         let region = region();
         assert!(region.ask_holders(1, 100, &[(1, 1); BLOCKS_MAX + 1]));
         assert!(region.ask_holders(2, 50, &[(2, 2)]));
-        assert_eq!(region.holders_asked(), Some(Asked { ask: 2, blocks: vec![(2, 2)], budget_ms: 50 }));
+        assert_eq!(region.holders_asked(), Some(HolderSearchRequest { ask: 2, blocks: vec![(2, 2)], budget_ms: 50 }));
         assert!(region.ask_holders(3, 50, &[(1, 1); BLOCKS_MAX + 1]));
         region.withdraw_holders();
         assert_eq!(region.holders_asked(), None);

@@ -21,7 +21,7 @@ const HOLDERS: u8 = 6;
 
 /// The content of a note. Its times are still ticks.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Said {
+pub enum NoteContent {
     /// A mark at its stamp, with each ring's position.
     Mark(Ticks, MarkKind, Box<[Position]>),
     /// Measurements.
@@ -144,27 +144,27 @@ fn packed(mut bytes: Vec<u8>, packed: &Packed) -> Vec<u8> {
 
 /// Reads a note; `None` when it is malformed.
 #[must_use]
-pub fn read(bytes: &[u8]) -> Option<Said> {
+pub fn read(bytes: &[u8]) -> Option<NoteContent> {
     let (&tag, rest) = bytes.split_first()?;
     match tag {
         MARK => read_mark(rest),
         SAMPLE => match open(ItemKind::Samples, rest)? {
-            Content::Samples(samples) => Some(Said::Samples(samples)),
+            Content::Samples(samples) => Some(NoteContent::Samples(samples)),
             _ => None,
         },
         KEYFRAME => {
             let (position, rest) = read_position(rest)?;
             match open(ItemKind::Keyframe, rest)? {
-                Content::Keyframe(keyframe) => Some(Said::Keyframe(Box::new(keyframe), position)),
+                Content::Keyframe(keyframe) => Some(NoteContent::Keyframe(Box::new(keyframe), position)),
                 _ => None,
             }
         }
-        SETTLED => Some(Said::Settled(read_positions(rest)?.0)),
+        SETTLED => Some(NoteContent::Settled(read_positions(rest)?.0)),
         HOLDERS => {
             let (ask, json) = take_u64(rest)?;
-            (json.len() <= ANSWER_BYTES_MAX).then(|| Said::Holders(ask, json.to_vec()))
+            (json.len() <= ANSWER_BYTES_MAX).then(|| NoteContent::Holders(ask, json.to_vec()))
         }
-        FAILURE => Some(Said::Failure(String::from_utf8_lossy(rest).into_owned())),
+        FAILURE => Some(NoteContent::Failure(String::from_utf8_lossy(rest).into_owned())),
         _ => None,
     }
 }
@@ -180,13 +180,13 @@ fn read_position(bytes: &[u8]) -> Option<(Position, &[u8])> {
     Some((Position { pushed, dropped }, rest))
 }
 
-fn read_mark(bytes: &[u8]) -> Option<Said> {
+fn read_mark(bytes: &[u8]) -> Option<NoteContent> {
     let (&kind, rest) = bytes.split_first()?;
     let (ticks, rest) = take_u64(rest)?;
     let (number, rest) = take_u64(rest)?;
     let (positions, rest) = read_positions(rest)?;
     let kind = mark_kind(kind, number, std::str::from_utf8(rest).ok()?)?;
-    Some(Said::Mark(Ticks(ticks), kind, positions))
+    Some(NoteContent::Mark(Ticks(ticks), kind, positions))
 }
 
 fn read_positions(bytes: &[u8]) -> Option<(Box<[Position]>, &[u8])> {

@@ -6,7 +6,7 @@ use memctl_model::{Event, MarkKind, Phase};
 use proptest::prelude::*;
 
 use super::dictionary::{Entry, Kind};
-use super::messages::{self, Said};
+use super::messages::{self, NoteContent};
 use super::*;
 use crate::clock::Ticks;
 use crate::ring::Position;
@@ -197,7 +197,7 @@ proptest! {
         let kind = messages::mark_kind(kind, number, &name).expect("a known kind");
         let positions = [Position { pushed, dropped: 3 }, Position::default()];
         let bytes = messages::mark(Ticks(ticks), &kind, &positions);
-        prop_assert_eq!(messages::read(&bytes), Some(Said::Mark(Ticks(ticks), kind, positions.into())));
+        prop_assert_eq!(messages::read(&bytes), Some(NoteContent::Mark(Ticks(ticks), kind, positions.into())));
     }
 }
 

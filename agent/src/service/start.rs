@@ -79,14 +79,14 @@ pub(super) fn start(program: &Path, files: &Files, wait: Duration) -> Result<(),
 
 /// Reads all output until the end of the file. Returns `None` on timeout.
 fn listen(mut stdout: ChildStdout, wait: Duration) -> Option<String> {
-    let (tell, told) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
     let listening = std::thread::Builder::new().name("memctl-service".into()).spawn(move || {
         let mut words = Vec::new();
         let _ = (&mut stdout).take(WORDS_BYTES_MAX).read_to_end(&mut words);
-        let _ = tell.send(String::from_utf8_lossy(&words).into_owned());
+        let _ = sender.send(String::from_utf8_lossy(&words).into_owned());
     });
     listening.ok()?;
-    told.recv_timeout(wait).ok()
+    receiver.recv_timeout(wait).ok()
 }
 
 #[cfg(test)]

@@ -22,7 +22,7 @@ use memctl_model::Backoff;
 use memctl_model::SessionInfo;
 use memctl_model::limits::MESSAGE_BYTES_MAX;
 use memctl_proto::PROTOCOL_VERSION;
-use memctl_proto::v1::agent_message::Body as Said;
+use memctl_proto::v1::agent_message::Body as AgentBody;
 use memctl_proto::v1::daemon_message::Body as Heard;
 use memctl_proto::v1::ingest_client::IngestClient;
 use memctl_proto::v1::{
@@ -90,7 +90,7 @@ enum LinkError {
 
 /// How the uplink ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Ended {
+pub enum UplinkEnd {
     /// `stop` was closed.
     Stopped,
     /// The daemon will never accept this session. The text is its reason.
@@ -124,7 +124,7 @@ pub(crate) async fn run(
     over: Link,
     stop: mpsc::Receiver<()>,
     backoff: Backoff,
-) -> Ended {
+) -> UplinkEnd {
     tokio::select! {
         ended = deliver(daemon, session, &over, stop, backoff) => ended,
         never = keep_synced(over.window.clone()) => match never {},
@@ -149,11 +149,11 @@ async fn deliver(
     over: &Link,
     mut stop: mpsc::Receiver<()>,
     backoff: Backoff,
-) -> Ended {
+) -> UplinkEnd {
     let mut attempt = 0;
     loop {
         let linked = tokio::select! {
-            _ = stop.recv() => return Ended::Stopped,
+            _ = stop.recv() => return UplinkEnd::Stopped,
             result = link(&daemon, (&session, &secret), over, &mut attempt) => result,
         };
         over.window.set_linked(false);
@@ -165,7 +165,7 @@ async fn deliver(
                 // (The line has its own target, so that a command that prints the refusal itself can leave it out.)
                 tracing::error!(target: "memctl_agent::uplink::refused", session = %session.id, reason = message,
                     "the daemon refused the session");
-                return Ended::Refused(message);
+                return UplinkEnd::Refused(message);
             }
             Err(LinkError::TooLarge { bytes_max, message }) => {
                 let (items, events) = over.window.leave_out(bytes_max);
@@ -173,7 +173,7 @@ async fn deliver(
                     "items larger than the daemon reads are left out, and their events counted as dropped");
                 if items == 0 {
                     // No item here is that large, so each attempt would be refused again.
-                    return Ended::Refused(message);
+                    return UplinkEnd::Refused(message);
                 }
             }
             Err(error) if attempt == 0 => {
@@ -183,7 +183,7 @@ async fn deliver(
             Ok(never) => match never {},
         }
         tokio::select! {
-            _ = stop.recv() => return Ended::Stopped,
+            _ = stop.recv() => return UplinkEnd::Stopped,
             () = tokio::time::sleep(backoff.wait(attempt, draw())) => {}
         }
         attempt = attempt.saturating_add(1);
@@ -249,7 +249,7 @@ async fn link(
         holders: over.readiness as i32,
         holders_unasked: over.unasked,
     };
-    say(&outbound, Said::Hello(hello)).await?;
+    say(&outbound, AgentBody::Hello(hello)).await?;
     let opened = timeout(WELCOME_MAX, client.push(ReceiverStream::new(requests))).await;
     let mut inbound = opened.map_err(|_| LinkError::Silent(WELCOME_MAX))?.map_err(refused_call)?.into_inner();
     let welcome = match timeout(WELCOME_MAX, hear(&mut inbound)).await.map_err(|_| LinkError::Silent(WELCOME_MAX))?? {
@@ -305,14 +305,14 @@ async fn converse(
             },
             answer = asks.answered(), if reply.is_none() => reply = Some(answer),
             room = outbound.reserve(), if reply.is_some() => {
-                let body = reply.take().map(Said::Holders);
+                let body = reply.take().map(AgentBody::Holders);
                 room.map_err(|_| LinkError::Closed)?.send(AgentMessage { body });
             }
             said = async {
                 match next {
                     Some(item) => {
                         let seq = item.seq;
-                        say(outbound, Said::Item(item)).await.map(|()| seq)
+                        say(outbound, AgentBody::Item(item)).await.map(|()| seq)
                     }
                     None => std::future::pending().await,
                 }
@@ -327,7 +327,7 @@ async fn converse(
     }
 }
 
-async fn say(outbound: &mpsc::Sender<AgentMessage>, body: Said) -> Result<(), LinkError> {
+async fn say(outbound: &mpsc::Sender<AgentMessage>, body: AgentBody) -> Result<(), LinkError> {
     outbound.send(AgentMessage { body: Some(body) }).await.map_err(|_| LinkError::Closed)
 }
 

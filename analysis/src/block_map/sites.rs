@@ -43,7 +43,7 @@ struct Level {
 struct Site {
     row: SiteRow,
     /// The state when changes were last reported.
-    told: Level,
+    reported: Level,
     /// The state when the rows were last saved.
     kept: Level,
     is_vacant: bool,
@@ -51,7 +51,7 @@ struct Site {
 
 impl Site {
     fn is_forgettable(&self) -> bool {
-        self.row.blocks == 0 && !self.told.is_listed && !self.kept.is_listed && !self.is_vacant
+        self.row.blocks == 0 && !self.reported.is_listed && !self.kept.is_listed && !self.is_vacant
     }
 }
 
@@ -73,7 +73,7 @@ pub(super) struct Sites {
     /// Sites that sweeps visited in total.
     #[cfg(test)]
     visited: usize,
-    told: Moment,
+    reported: Moment,
     kept: Moment,
 }
 
@@ -121,7 +121,7 @@ impl Sites {
     fn note(&mut self, number: SiteId) {
         let site = &mut self.sites[number as usize];
         let SiteRow { blocks, bytes, .. } = site.row;
-        for (moment, level) in [(&mut self.told, &mut site.told), (&mut self.kept, &mut site.kept)] {
+        for (moment, level) in [(&mut self.reported, &mut site.reported), (&mut self.kept, &mut site.kept)] {
             if let Some(changed) = moment
                 && !level.is_listed
             {
@@ -160,7 +160,7 @@ impl Sites {
         self.added += 1;
         let (stack, birth_epoch, birth_phase) = born;
         let row = SiteRow { stack, birth_epoch, birth_phase, blocks: 0, bytes: 0 };
-        let site = Site { row, told: Level::default(), kept: Level::default(), is_vacant: false };
+        let site = Site { row, reported: Level::default(), kept: Level::default(), is_vacant: false };
         let number = match self.vacant.pop() {
             Some(number) => {
                 self.sites[number as usize] = site;
@@ -219,20 +219,20 @@ impl Sites {
 
     /// The same as [`Self::rows`]. The next [`Self::changes`] returns the changes since this call.
     pub(super) fn take_rows(&mut self) -> Vec<SiteRow> {
-        for number in self.told.get_or_insert_default().drain(..) {
-            self.sites[number as usize].told.is_listed = false;
+        for number in self.reported.get_or_insert_default().drain(..) {
+            self.sites[number as usize].reported.is_listed = false;
         }
         self.rows()
     }
 
     /// The sites that changed since this or [`Self::take_rows`] was last called. Sites without blocks have 0 blocks.
     pub(super) fn changes(&mut self) -> Vec<SiteRow> {
-        let Some(changed) = &mut self.told else { return self.take_rows() };
+        let Some(changed) = &mut self.reported else { return self.take_rows() };
         let sites = &mut self.sites;
         let rows = changed.drain(..).filter_map(|number| {
-            let Site { row, told, .. } = &mut sites[number as usize];
-            told.is_listed = false;
-            ((row.blocks, row.bytes) != (told.blocks, told.bytes)).then_some(*row)
+            let Site { row, reported, .. } = &mut sites[number as usize];
+            reported.is_listed = false;
+            ((row.blocks, row.bytes) != (reported.blocks, reported.bytes)).then_some(*row)
         });
         sorted(rows)
     }

@@ -16,8 +16,8 @@ const PERIOD_MIN: usize = 3;
 /// The epochs of rounds.
 pub(super) fn epochs(rounds: &[Round]) -> Vec<Span> {
     let Some(last) = rounds.len().checked_sub(1) else { return Vec::new() };
-    let told: Vec<usize> = (0..last).filter(|&at| rounds[at].outer_ns.is_some()).collect();
-    let ends = if told.is_empty() { let_go(rounds) } else { told };
+    let outer_ends: Vec<usize> = (0..last).filter(|&at| rounds[at].outer_ns.is_some()).collect();
+    let ends = if outer_ends.is_empty() { let_go(rounds) } else { outer_ends };
     if ends.is_empty() {
         return Vec::new();
     }

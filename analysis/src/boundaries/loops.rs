@@ -172,7 +172,7 @@ impl Often {
 }
 
 /// The facts that the rounds of one anchor show.
-struct Shown<'a> {
+struct AnchorRounds<'a> {
     anchor: Anchor,
     trail: Trail<'a>,
     /// Rounds begun so far by a visit.
@@ -187,7 +187,7 @@ struct Shown<'a> {
     between: HashSet<Touch>,
 }
 
-impl<'a> Shown<'a> {
+impl<'a> AnchorRounds<'a> {
     fn new(paths: &'a Paths<'a>, anchor: Anchor) -> Self {
         let trail = Trail::new(paths, anchor.caller);
         let (depths, lines) = (HashMap::new(), HashMap::new());
@@ -306,13 +306,13 @@ impl<'a> Shown<'a> {
 pub(super) fn find(paths: &Paths<'_>, anchors: &[Anchor], events: impl Iterator<Item = Event>) -> Vec<Loop> {
     let mut shown = Vec::with_capacity(anchors.len());
     let mut left = anchors.iter();
-    let mut now = left.next().map(|&anchor| Shown::new(paths, anchor));
+    let mut now = left.next().map(|&anchor| AnchorRounds::new(paths, anchor));
     let mut between = Between::default();
     for (at, event) in (0_u64..).zip(events) {
         let reading = paths.reading(event.stack);
         between.note(reading.work);
         if now.as_ref().is_some_and(|shown| at > shown.anchor.last) {
-            let next = left.next().map(|&anchor| Shown::new(paths, anchor));
+            let next = left.next().map(|&anchor| AnchorRounds::new(paths, anchor));
             shown.extend(std::mem::replace(&mut now, next));
         }
         let Some(now) = now.as_mut() else { break };

@@ -27,7 +27,7 @@ const UNEVEN_MAX: f64 = 0.35;
 type Request = (u64, StackId);
 
 #[derive(Clone, Copy, Default)]
-struct Seen {
+struct RequestSeries {
     count: u64,
     first: u64,
     last: u64,
@@ -36,7 +36,7 @@ struct Seen {
     live: f64,
 }
 
-impl Seen {
+impl RequestSeries {
     /// The mean distance, if the request recurs evenly over most of `events`.
     fn period(&self, events: u64) -> Option<f64> {
         let covered = self.last - self.first;
@@ -58,7 +58,7 @@ pub(super) fn find<I: Iterator<Item = Event>>(
     if !say_nothing(paths, events()) {
         return None;
     }
-    let mut seen: HashMap<Request, Seen> = HashMap::new();
+    let mut seen: HashMap<Request, RequestSeries> = HashMap::new();
     let (mut live, mut count) = (Live::default(), 0);
     for (at, event) in (0_u64..).zip(events()) {
         count = at + 1;
@@ -77,11 +77,12 @@ pub(super) fn find<I: Iterator<Item = Event>>(
         }
         live.note(&event);
     }
-    let mut even: Vec<(Request, Seen)> = seen.into_iter().filter(|(_, it)| it.period(count).is_some()).collect();
+    let mut even: Vec<(Request, RequestSeries)> =
+        seen.into_iter().filter(|(_, it)| it.period(count).is_some()).collect();
     even.sort_unstable_by_key(|&(request, it)| (it.count, request));
     let usual = usual(&even)?;
     let peers = even.iter().filter(|(_, it)| alike(it.count, usual));
-    let level = |it: &Seen| it.live / it.count.max(1) as f64;
+    let level = |it: &RequestSeries| it.live / it.count.max(1) as f64;
     let &(request, it) = peers.min_by(|a, b| level(&a.1).total_cmp(&level(&b.1)).then(a.0.cmp(&b.0)))?;
     let events_of_one = it.period(count)?.round() as u64;
     let rounds = cut(events(), request);
@@ -93,7 +94,7 @@ fn alike(a: u64, b: u64) -> bool {
 }
 
 /// The count that most requests share; the lower one if two are equally common. `even` is sorted by count.
-fn usual(even: &[(Request, Seen)]) -> Option<u64> {
+fn usual(even: &[(Request, RequestSeries)]) -> Option<u64> {
     let mut best: Option<(usize, u64)> = None;
     let mut from = 0;
     for (at, (_, it)) in even.iter().enumerate() {

@@ -3,7 +3,7 @@
 //! Guarantees: a recording's script and a device's replayed events give the same answer. A block that is never freed
 //! in the recording counts as freed by its last step, because nothing later was seen.
 
-use super::{Asked, OPEN, Stay};
+use super::{MemoryRequest, OPEN, Stay};
 use crate::lifetimes::BlockLife;
 
 /// For each event from which a step is under way: the event and the step, in order. A step's range begins where the
@@ -32,7 +32,7 @@ impl Stay {
     }
 }
 
-impl Asked {
+impl MemoryRequest {
     /// The request of a block in a range.
     #[must_use]
     pub fn of_life(block: &BlockLife, steps: &Steps) -> Self {

@@ -18,7 +18,7 @@ use memctl_model::{BlockState, BlockUse, Frame, Keyframe, Phase, SiteRow, Stack,
 
 pub use lived::{Steps, step_at};
 use passes::Passes;
-use rules::{Known, Reading, Says};
+use rules::{BlockFacts, Reading, Says};
 pub use scaling::{Scaling, copies};
 use sets::RequestFacts;
 
@@ -137,7 +137,7 @@ pub enum Stay {
 
 /// One request for memory, and the known facts about its block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Asked {
+pub struct MemoryRequest {
     /// The requesting stack.
     pub stack: StackId,
     /// Bytes, before rounding.
@@ -172,7 +172,7 @@ impl<'a> Classifier<'a> {
 
     /// The class of each request of a device. The requests must be in order.
     #[must_use]
-    pub fn requests(&mut self, asked: &[Asked]) -> Vec<Class> {
+    pub fn requests(&mut self, asked: &[MemoryRequest]) -> Vec<Class> {
         self.classes(asked, |_| None)
     }
 
@@ -201,9 +201,9 @@ impl<'a> Classifier<'a> {
             let old = step.is_none_or(|step| block.birth_step < step);
             let &&BlockState { stack, requested: bytes, birth_phase: phase, .. } = block;
             let (born, stay) = if old { (None, Stay::Kept) } else { (Some(0), Stay::Within) };
-            Asked { stack, bytes, phase, born, ended: OPEN, stay: Some(stay) }
+            MemoryRequest { stack, bytes, phase, born, ended: OPEN, stay: Some(stay) }
         };
-        let asked: Vec<Asked> = blocks.iter().map(of_block).collect();
+        let asked: Vec<MemoryRequest> = blocks.iter().map(of_block).collect();
         let listed = |at: usize| exact.and_then(|exact| exact.get(&blocks[at].addr).copied());
         self.classes(&asked, listed).into_iter().zip(blocks).collect()
     }
@@ -232,7 +232,7 @@ impl<'a> Classifier<'a> {
         let class = |row: &SiteRow| {
             known.get(&row.stack).copied().unwrap_or_else(|| {
                 let says = self.reading(row.stack).says;
-                let known = Known {
+                let known = BlockFacts {
                     phase: row.birth_phase,
                     stay: Stay::Kept,
                     is_parameter_size: self.has_parameter_size(each(row)),
@@ -246,7 +246,7 @@ impl<'a> Classifier<'a> {
     }
 
     /// The class of each request. `listed` returns the exact class of a request, if the session listed its storage.
-    fn classes(&mut self, asked: &[Asked], listed: impl Fn(usize) -> Option<Class>) -> Vec<Class> {
+    fn classes(&mut self, asked: &[MemoryRequest], listed: impl Fn(usize) -> Option<Class>) -> Vec<Class> {
         let read = self.readings(asked);
         let passes = Passes::of(asked, &read);
         let stays: Vec<Stay> = asked.iter().map(|one| one.stay.unwrap_or_else(|| passes.stay(one))).collect();
@@ -263,12 +263,12 @@ impl<'a> Classifier<'a> {
                 self.add_parameter_size(one.bytes);
             }
         }
-        let class = |(at, one): (usize, &Asked)| {
+        let class = |(at, one): (usize, &MemoryRequest)| {
             let by_rule = || match read[at].says {
                 Says::Elsewhere | Says::Closure | Says::Nothing if passes.gives_back(one) => Class::Activations,
                 says => rules::class(
                     says,
-                    Known {
+                    BlockFacts {
                         phase: one.phase,
                         stay: stays[at],
                         is_parameter_size: self.has_parameter_size(one.bytes),
@@ -284,9 +284,9 @@ impl<'a> Classifier<'a> {
 
     /// The reading of each request's stack. If other requests have stacks, a request without one came from a thread
     /// without Python.
-    fn readings(&mut self, asked: &[Asked]) -> Vec<Reading> {
+    fn readings(&mut self, asked: &[MemoryRequest]) -> Vec<Reading> {
         let has_stacks = asked.iter().any(|one| one.stack.is_some() && one.born.is_some() && one.ended != OPEN);
-        let reading = |one: &Asked| match self.reading(one.stack) {
+        let reading = |one: &MemoryRequest| match self.reading(one.stack) {
             Reading { says: Says::Nothing, .. } if has_stacks && one.born.is_some() && one.phase.is_none() => {
                 Reading { says: Says::Autograd, in_backward: true }
             }

@@ -4,7 +4,7 @@
 //! thread waits for them. Passes are disjoint and in order. A pass without requests is not seen.
 
 use super::rules::Reading;
-use super::{Asked, OPEN, Stay};
+use super::{MemoryRequest, OPEN, Stay};
 
 /// First and last request of one pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,7 +20,7 @@ pub(super) struct Passes {
 }
 
 impl Passes {
-    pub(super) fn of(asked: &[Asked], read: &[Reading]) -> Self {
+    pub(super) fn of(asked: &[MemoryRequest], read: &[Reading]) -> Self {
         let mut made: Vec<(u64, bool)> =
             asked.iter().zip(read).filter_map(|(one, read)| Some((one.born?, read.in_backward))).collect();
         made.sort_unstable();
@@ -49,7 +49,7 @@ impl Passes {
 
     /// Whether a block is still live after the last pass. A block that the program frees at its end also counts,
     /// because it was kept until then.
-    pub(super) fn are_survived_by(&self, one: &Asked) -> bool {
+    pub(super) fn are_survived_by(&self, one: &MemoryRequest) -> bool {
         one.ended == OPEN || self.spans.last().is_some_and(|span| one.ended > span.last)
     }
 
@@ -66,7 +66,7 @@ impl Passes {
 
     /// How long a block stays, counted in passes that end while it is live. Passes replace steps if no steps are
     /// marked.
-    pub(super) fn stay(&self, one: &Asked) -> Stay {
+    pub(super) fn stay(&self, one: &MemoryRequest) -> Stay {
         if one.ended == OPEN {
             return Stay::Kept;
         }
@@ -78,13 +78,13 @@ impl Passes {
     }
 
     /// Whether a block that a pass made outlives that pass.
-    pub(super) fn outlives(&self, one: &Asked) -> bool {
+    pub(super) fn outlives(&self, one: &MemoryRequest) -> bool {
         let span = one.born.and_then(|born| self.spans.get(self.before(born)));
         span.is_none_or(|span| one.ended > span.last)
     }
 
     /// Whether a pass frees a block that existed before it. Such a block was kept for the pass.
-    pub(super) fn gives_back(&self, one: &Asked) -> bool {
+    pub(super) fn gives_back(&self, one: &MemoryRequest) -> bool {
         let pass = self.at(one.ended).and_then(|pass| self.spans.get(pass));
         pass.is_some_and(|span| one.born.is_none_or(|born| born < span.first))
     }

@@ -149,7 +149,7 @@ impl Within {
 
 /// Known facts about a block besides its stack.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Known {
+pub(super) struct BlockFacts {
     pub phase: Option<Phase>,
     pub stay: Stay,
     pub is_parameter_size: bool,
@@ -158,8 +158,8 @@ pub(super) struct Known {
     pub is_workspace: bool,
 }
 
-pub(super) fn class(says: Says, known: Known) -> Class {
-    let Known { phase, stay, is_parameter_size, outlives_pass, is_workspace } = known;
+pub(super) fn class(says: Says, known: BlockFacts) -> Class {
+    let BlockFacts { phase, stay, is_parameter_size, outlives_pass, is_workspace } = known;
     let old = stay != Stay::Within;
     let backward = || match (is_parameter_size && outlives_pass, stay) {
         // A gradient has its parameter's size. Nothing else that a backward pass makes outlives the pass.

@@ -12,7 +12,7 @@ use std::collections::{HashMap, HashSet};
 use memctl_model::{Phase, StackId};
 
 use super::rules::Says;
-use super::{Asked, Class, Classifier, Stay};
+use super::{Class, Classifier, MemoryRequest, Stay};
 
 /// Whether a request grows with the batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,10 +36,10 @@ impl Classifier<'_> {
     /// Whether each request grows with the batch. `batch` is the recorded batch size; `classes` are those of
     /// [`Self::requests`].
     #[must_use]
-    pub fn scalings(&mut self, asked: &[Asked], classes: &[Class], batch: u64) -> Vec<Scaling> {
+    pub fn scalings(&mut self, asked: &[MemoryRequest], classes: &[Class], batch: u64) -> Vec<Scaling> {
         let of_parameter: HashSet<u64> = self.parameter_sizes.iter().flat_map(|&bytes| [bytes, bytes / 2]).collect();
         let piled_up = self.piled_up(asked, classes);
-        let scaling = |(one, class): (&Asked, &Class)| {
+        let scaling = |(one, class): (&MemoryRequest, &Class)| {
             let within_optimizer = one.phase == Some(Phase::Optimizer)
                 || matches!(self.reading(one.stack).says, Says::Optimizer | Says::Module);
             match class {
@@ -62,7 +62,7 @@ impl Classifier<'_> {
 
     /// Stacks and sizes of outputs that pile up: results of module forwards that have a parameter's size and outlived
     /// their steps more often than there are such parameters. Their size is a coincidence.
-    fn piled_up(&mut self, asked: &[Asked], classes: &[Class]) -> HashSet<(StackId, u64)> {
+    fn piled_up(&mut self, asked: &[MemoryRequest], classes: &[Class]) -> HashSet<(StackId, u64)> {
         let mut parameters: HashMap<u64, usize> = HashMap::new();
         let mut kept: HashMap<(StackId, u64), usize> = HashMap::new();
         for (one, class) in asked.iter().zip(classes) {
@@ -87,7 +87,7 @@ impl Classifier<'_> {
 /// Autocast casts each weight once in a forward pass, so a size that is requested more often than there are weights of
 /// it is something else. `forward` returns the forward pass of a request.
 #[must_use]
-pub fn copies(asked: &[Asked], classes: &[Class], forward: impl Fn(usize) -> u32) -> HashSet<usize> {
+pub fn copies(asked: &[MemoryRequest], classes: &[Class], forward: impl Fn(usize) -> u32) -> HashSet<usize> {
     let of_class = |class: Class| (0..).zip(asked.iter().zip(classes)).filter(move |(_, (_, it))| **it == class);
     let mut weights: HashMap<u64, usize> = HashMap::new();
     for (_, (asked, _)) in of_class(Class::Parameters) {
@@ -128,7 +128,7 @@ mod tests {
         let mut now = 0;
         let mut asked = |stack: u32, bytes: u64, outlived: bool| {
             now += 2;
-            Asked {
+            MemoryRequest {
                 stack: StackId(stack),
                 bytes,
                 phase: None,
@@ -164,7 +164,8 @@ mod tests {
 
     #[test]
     fn half_of_a_weight_that_a_forward_pass_asks_for_is_its_copy() {
-        let asked = |bytes: u64| Asked { stack: StackId(0), bytes, phase: None, born: None, ended: OPEN, stay: None };
+        let asked =
+            |bytes: u64| MemoryRequest { stack: StackId(0), bytes, phase: None, born: None, ended: OPEN, stay: None };
         let requests = [asked(1 << 20), asked(1 << 19), asked(1 << 19), asked(1 << 18), asked(1 << 10), asked(1 << 9)];
         let class = |parameter: bool| if parameter { Class::Parameters } else { Class::Activations };
         let mut classes = [true, false, false, false, true, false].map(class);

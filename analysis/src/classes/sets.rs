@@ -18,7 +18,7 @@ use memctl_model::{Phase, StackId};
 
 use super::passes::Passes;
 use super::rules::{Reading, Says};
-use super::{Asked, Class, OPEN, Stay};
+use super::{Class, MemoryRequest, OPEN, Stay};
 
 /// Maximum number of optimizer moments (Adam has two) whose states one line makes.
 const MOMENTS_MAX: u64 = 4;
@@ -43,20 +43,20 @@ fn bytes_of(sizes: &Sizes) -> u64 {
 
 /// The facts about a recording's requests. Each list has one entry per request.
 pub(super) struct RequestFacts<'a> {
-    pub asked: &'a [Asked],
+    pub asked: &'a [MemoryRequest],
     pub read: &'a [Reading],
     pub stays: &'a [Stay],
     pub passes: &'a Passes,
 }
 
 impl RequestFacts<'_> {
-    pub(super) fn each(&self) -> impl Iterator<Item = (usize, &Asked, Says, Stay)> {
+    pub(super) fn each(&self) -> impl Iterator<Item = (usize, &MemoryRequest, Says, Stay)> {
         let beside = self.read.iter().zip(self.stays);
         self.asked.iter().zip(beside).enumerate().map(|(at, (one, (read, &stay)))| (at, one, read.says, stay))
     }
 
     /// Whether a block existed before the recording and nothing is known about it.
-    pub(super) fn is_unknown_from_before(one: &Asked, says: Says) -> bool {
+    pub(super) fn is_unknown_from_before(one: &MemoryRequest, says: Says) -> bool {
         says == Says::Nothing && one.born.is_none() && one.phase.is_none()
     }
 
@@ -213,7 +213,7 @@ fn states<K: Hash + Eq>(
     // all states in `_init_group`. Other optimizers freed their temporaries in the steps before.
     let makes_states = facts.read.iter().any(|read| read.says == Says::OptimizerState);
     let freed = facts.freed_within();
-    let is_temporary = |one: &Asked| {
+    let is_temporary = |one: &MemoryRequest| {
         let ended = freed.get(&(one.stack, rounded(one.bytes)));
         ended.zip(one.born).is_some_and(|(&ended, born)| facts.passes.before(ended) < facts.passes.before(born))
     };

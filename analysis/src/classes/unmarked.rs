@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use memctl_model::{Frame, Phase, Stack, StackId};
 
-use super::{Asked, Class, Classifier, OPEN, Stay};
+use super::{Class, Classifier, MemoryRequest, OPEN, Stay};
 
 const FORWARD: u32 = 1;
 /// Autograd's thread, with frames of C++ only.
@@ -62,20 +62,27 @@ fn resolve(id: StackId) -> Stack {
 /// A recording that is built request by request.
 #[derive(Default)]
 struct Recording {
-    asked: Vec<Asked>,
+    asked: Vec<MemoryRequest>,
     now: u64,
 }
 
 impl Recording {
     fn found(&mut self, bytes: u64) -> usize {
-        self.asked.push(Asked { stack: StackId(NONE), bytes, phase: None, born: None, ended: OPEN, stay: None });
+        self.asked.push(MemoryRequest {
+            stack: StackId(NONE),
+            bytes,
+            phase: None,
+            born: None,
+            ended: OPEN,
+            stay: None,
+        });
         self.asked.len() - 1
     }
 
     fn make(&mut self, stack: u32, bytes: u64) -> usize {
         self.now += 1;
         let born = Some(self.now);
-        self.asked.push(Asked { stack: StackId(stack), bytes, phase: None, born, ended: OPEN, stay: None });
+        self.asked.push(MemoryRequest { stack: StackId(stack), bytes, phase: None, born, ended: OPEN, stay: None });
         self.asked.len() - 1
     }
 
@@ -164,7 +171,7 @@ fn copies_of_the_weights_beside_an_optimizer_are_no_states() {
 #[test]
 fn what_a_backward_pass_does_not_leave_behind_is_no_gradient() {
     let (recording, _) = one_step(1);
-    let passing = |(_, one): &(usize, &Asked)| one.stack.0 == BACKWARD && one.ended != OPEN;
+    let passing = |(_, one): &(usize, &MemoryRequest)| one.stack.0 == BACKWARD && one.ended != OPEN;
     let passing: Vec<usize> = recording.asked.iter().enumerate().filter(passing).map(|(at, _)| at).collect();
     // Some of them have a parameter's size.
     assert!(passing.len() > SIZES.len());

@@ -47,14 +47,14 @@ pub struct Death {
 
 /// The processes of a job that were seen, failed or not.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Known {
+pub struct SeenProcesses {
     /// How many there are.
     pub processes: usize,
     /// How many each host has.
     pub by_host: BTreeMap<String, usize>,
 }
 
-impl Known {
+impl SeenProcesses {
     /// The hosts of processes that were lost, if every process of these hosts was, and other hosts have processes, too.
     fn lost_hosts<'d>(&self, lost: &[&Dead<'d>]) -> Option<Vec<&'d str>> {
         let mut by_host: BTreeMap<&'d str, usize> = BTreeMap::new();
@@ -127,7 +127,7 @@ impl Others {
 
 /// Finds which process died of which cause.
 #[must_use]
-pub fn tell(deaths: &[Death], known: &Known, others: Others) -> Incidents {
+pub fn tell(deaths: &[Death], known: &SeenProcesses, others: Others) -> Incidents {
     let mut reported = Incidents::default();
     for (number, incident) in incidents(deaths).iter().enumerate() {
         let finding = match incident.own.first() {
@@ -185,7 +185,7 @@ fn incidents(deaths: &[Death]) -> Vec<Incident<'_>> {
 }
 
 /// The finding for an incident in which at least one process died of its own cause.
-fn died(first: &Dead<'_>, incident: &Incident<'_>, seen: &Known, unharmed: Others) -> Finding {
+fn died(first: &Dead<'_>, incident: &Incident<'_>, seen: &SeenProcesses, unharmed: Others) -> Finding {
     let key = first.cause.key();
     let (same, others): (Vec<&Dead<'_>>, Vec<&Dead<'_>>) =
         incident.own.iter().partition(|dead| dead.cause.key() == key);
@@ -285,7 +285,7 @@ fn after_oom(rank: u32, incident: &Incident<'_>, known: usize) -> Option<AfterOo
 }
 
 /// The finding about processes that failed of their own cause while another ran out of memory.
-fn beside_oom(incident: &Incident<'_>, known: &Known) -> Option<Finding> {
+fn beside_oom(incident: &Incident<'_>, known: &SeenProcesses) -> Option<Finding> {
     let own: Vec<Dead<'_>> = incident
         .own
         .iter()

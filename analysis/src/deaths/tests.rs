@@ -22,12 +22,12 @@ const TERM: &str = "killed by signal 15 (SIGTERM)";
 const KILL: &str = "killed by signal 9 (SIGKILL)";
 
 /// A job of so many ranks, four on each host.
-fn known(ranks: usize) -> Known {
+fn known(ranks: usize) -> SeenProcesses {
     let mut by_host = BTreeMap::new();
     for rank in 0..ranks {
         *by_host.entry(format!("node{}", rank / 4)).or_default() += 1;
     }
-    Known { processes: ranks, by_host }
+    SeenProcesses { processes: ranks, by_host }
 }
 
 fn tell(deaths: &[Death], ranks: usize, others: Others) -> Incidents {
@@ -42,8 +42,8 @@ fn titles(deaths: &[Death], known: usize, others: Others) -> Vec<String> {
 fn a_rank_that_is_killed_takes_the_others_along_in_one_finding() {
     // The launcher's report about the other ranks may arrive before the dead rank's own.
     let deaths = [death(2, 10.0, TERM), death(0, 10.2, TERM), death(3, 10.1, KILL), death(1, 10.3, TERM)];
-    let told = tell(&deaths, 4, Others::None);
-    let [found] = told.findings.as_slice() else { panic!("{told:#?}") };
+    let incidents = tell(&deaths, 4, Others::None);
+    let [found] = incidents.findings.as_slice() else { panic!("{incidents:#?}") };
     assert_eq!(found.title, "Rank 3 died first, by SIGKILL, at step 66 (epoch 1); the others were stopped after it");
     assert_eq!((found.ranks.as_slice(), found.severity), (&[3][..], Severity::Critical));
     assert!(found.evidence.contains(&("end_2".into(), EvidenceValue::Text("SIGTERM: ranks 0-2".into()))), "{found:#?}");
@@ -53,13 +53,13 @@ fn a_rank_that_is_killed_takes_the_others_along_in_one_finding() {
 fn a_thousand_ranks_are_one_finding() {
     let mut deaths: Vec<Death> = (0..1024).rev().map(|rank| death(rank, 20.0, TERM)).collect();
     deaths[5].failure = Some("ValueError: no such file".into());
-    let told = tell(&deaths, 1024, Others::None);
-    assert_eq!(told.findings.len(), 1);
+    let incidents = tell(&deaths, 1024, Others::None);
+    assert_eq!(incidents.findings.len(), 1);
     assert_eq!(
-        told.findings[0].title,
+        incidents.findings[0].title,
         "Rank 1018 died first, by ValueError: no such file, at step 66 (epoch 1); the others were stopped after it"
     );
-    assert!(told.findings[0].evidence.len() < 12);
+    assert!(incidents.findings[0].evidence.len() < 12);
 }
 
 #[test]
@@ -83,10 +83,10 @@ fn the_same_end_on_all_ranks_is_told_once() {
 #[test]
 fn a_job_that_was_stopped_from_outside_has_no_rank_to_blame() {
     let deaths: Vec<Death> = (0..4).map(|rank| death(rank, 5.0, TERM)).collect();
-    let told = tell(&deaths, 4, Others::None);
-    assert_eq!(told.findings[0].title, "All 4 ranks were stopped by SIGTERM at step 66 (epoch 1)");
-    assert_eq!(told.findings[0].severity, Severity::Warning);
-    assert!(!told.findings[0].advice.contains("dmesg"), "{}", told.findings[0].advice);
+    let incidents = tell(&deaths, 4, Others::None);
+    assert_eq!(incidents.findings[0].title, "All 4 ranks were stopped by SIGTERM at step 66 (epoch 1)");
+    assert_eq!(incidents.findings[0].severity, Severity::Warning);
+    assert!(!incidents.findings[0].advice.contains("dmesg"), "{}", incidents.findings[0].advice);
     let by_hand: Vec<Death> = (0..2).map(|rank| death(rank, 5.0, "KeyboardInterrupt")).collect();
     assert_eq!(tell(&by_hand, 2, Others::None).findings[0].severity, Severity::Info);
 }
@@ -94,19 +94,19 @@ fn a_job_that_was_stopped_from_outside_has_no_rank_to_blame() {
 #[test]
 fn who_ran_out_of_memory_is_told_elsewhere_with_what_followed() {
     let oom = "out of memory: CUDA out of memory. Tried to allocate 2.00 GiB";
-    let told = tell(&[death(1, 5.0, oom), death(0, 5.1, TERM), death(2, 5.2, TERM)], 3, Others::None);
-    assert!(told.findings.is_empty(), "{told:#?}");
+    let incidents = tell(&[death(1, 5.0, oom), death(0, 5.1, TERM), death(2, 5.2, TERM)], 3, Others::None);
+    assert!(incidents.findings.is_empty(), "{incidents:#?}");
     assert_eq!(
-        told.after_oom,
+        incidents.after_oom,
         [AfterOom { rank: 1, sentence: "Consequences: the others were stopped after it.".into() }]
     );
     // An illegal access is not an out of memory.
-    let told = tell(
+    let incidents = tell(
         &[death(0, 5.0, "AcceleratorError: CUDA error: an illegal memory access was encountered")],
         1,
         Others::None,
     );
-    assert_eq!(told.findings.len(), 1);
+    assert_eq!(incidents.findings.len(), 1);
 }
 
 #[test]

@@ -206,7 +206,7 @@ fn old_blocks_strand_what_lies_beside_them() {
 }
 
 #[test]
-fn memory_of_another_stream_serves_nobody_else() {
+fn memory_of_another_stream_serves_no_other() {
     let split = picture(vec![segment(1 << 40, 0, &[300], 2, 9), segment(2 << 40, 7, &[-600], 0, 0)]);
     assert_eq!(split.streams(), 2);
     let report = judged(0, &split, &steady(&[150; 8], 900), None);

@@ -22,20 +22,20 @@ const INSTEAD: usize = 2;
 
 /// A request for memory.
 #[derive(Clone, Debug)]
-pub struct Asked {
+pub struct ForecastRequest {
     /// Bytes of the request.
     pub bytes: u64,
     /// The requesting stack, innermost frame first.
     pub stack: Vec<Frame>,
 }
 
-impl Asked {
+impl ForecastRequest {
     fn site(&self) -> Option<&Frame> {
         self.stack.iter().find(|frame| frame.is_user_code()).or(self.stack.first())
     }
 }
 
-impl fmt::Display for Asked {
+impl fmt::Display for ForecastRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", HumanBytes::of(self.bytes))?;
         self.site().map_or(Ok(()), |site| write!(f, " in {}", place(site)))
@@ -53,9 +53,9 @@ pub struct Foreseen {
     /// not fit.
     pub is_of_largest: bool,
     /// The request.
-    pub request: Asked,
+    pub request: ForecastRequest,
     /// Requests that will fail instead if the step is like another of the recent ones; the likeliest first.
-    pub instead: Vec<Asked>,
+    pub instead: Vec<ForecastRequest>,
     /// Whether the free memory would suffice in one piece.
     pub is_cut_up: bool,
     /// Bytes that will be allocated then.
@@ -141,8 +141,8 @@ impl Foreseen {
 mod tests {
     use super::*;
 
-    fn asked(bytes: u64, line: u32) -> Asked {
-        Asked { bytes, stack: vec![Frame { function: "forward".into(), file: "model.py".into(), line }] }
+    fn asked(bytes: u64, line: u32) -> ForecastRequest {
+        ForecastRequest { bytes, stack: vec![Frame { function: "forward".into(), file: "model.py".into(), line }] }
     }
 
     #[test]

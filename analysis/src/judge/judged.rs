@@ -177,7 +177,7 @@ fn unused(watches: &[&RankWatch], judged: &mut Judged, gaps: &mut Vec<NotJudged>
 fn measured(watches: &[&RankWatch], judged: &mut Judged, gaps: &mut Vec<NotJudged>) {
     const LIVE: &str = "run it under memctl run, which measures it";
     const UNLISTED: &str = "the driver's list of processes lacks this job's, as under WSL and in some containers";
-    let kinds: [(FindingKind, Seen, bool); 3] = [
+    let kinds: [(FindingKind, MeasuredCount, bool); 3] = [
         (FindingKind::OutsideAllocator, outside::seen, true),
         // Without this process in the driver's list, the list's others may be this process.
         (
@@ -218,7 +218,7 @@ fn measured(watches: &[&RankWatch], judged: &mut Judged, gaps: &mut Vec<NotJudge
 
 /// A function that returns the number of a process's measurements of one quantity while it works, and the seconds that
 /// they span; `None` if it was never measured.
-type Seen = fn(&RankWatch) -> Option<(usize, f64)>;
+type MeasuredCount = fn(&RankWatch) -> Option<(usize, f64)>;
 
 fn seen(watch: &RankWatch, read: fn(&Measured) -> Option<u64>) -> Option<(usize, f64)> {
     let samples = watch.history.samples.all();

@@ -237,7 +237,7 @@ fn goes_on(values: &[Value]) -> bool {
 
 /// Findings about other jobs' processes on a device. The memory that this job's own processes use there is subtracted.
 fn foreign(watches: &[&RankWatch], wrong: &[Wrong]) -> Vec<Finding> {
-    let mut told: HashSet<&str> = HashSet::new();
+    let mut reported: HashSet<&str> = HashSet::new();
     let mut found = Vec::new();
     for watch in watches {
         let samples = watch.history.samples.all();
@@ -248,7 +248,7 @@ fn foreign(watches: &[&RankWatch], wrong: &[Wrong]) -> Vec<Finding> {
         }
         let device = watch.facts.device_id.as_deref();
         // All processes on one device measure the same foreign processes, so only one of them reports these.
-        if device.is_some_and(|device| told.contains(device)) {
+        if device.is_some_and(|device| reported.contains(device)) {
             continue;
         }
         let others = watches.iter().filter(|other| {
@@ -262,7 +262,7 @@ fn foreign(watches: &[&RankWatch], wrong: &[Wrong]) -> Vec<Finding> {
         if wrong.iter().any(|wrong| device.is_some() && wrong.device.as_deref() == device) && bytes < CONTEXTS_MAX {
             continue;
         }
-        told.extend(device);
+        reported.extend(device);
         found.push(words::foreign(&watch.who(), bytes, sample.device_total_bytes.or(watch.facts.device_total_bytes)));
     }
     found

@@ -49,7 +49,7 @@ pub mod watch;
 mod words;
 mod wrong_device;
 
-pub use foreseen::{Asked, Foreseen, foreseen};
+pub use foreseen::{ForecastRequest, Foreseen, foreseen};
 pub use holder_bound::decide;
 pub use judged::GROWTH;
 pub use series::POINTS_MAX;

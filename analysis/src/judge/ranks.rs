@@ -80,15 +80,15 @@ pub(super) fn skew(watches: &[&RankWatch], leaks: &[Finding]) -> Vec<Finding> {
             continue;
         }
         for &watch in &peers {
-            let told = |site: &Frame| {
+            let is_explained = |site: &Frame| {
                 leaks.iter().any(|leak| {
-                    let same = leak.site.as_ref().is_some_and(|told| {
-                        (&told.function, &told.file) == (&site.function, &site.file) || leak.stack.contains(site)
+                    let same = leak.site.as_ref().is_some_and(|blamed| {
+                        (&blamed.function, &blamed.file) == (&site.function, &site.file) || leak.stack.contains(site)
                     });
                     same && leak.processes.contains(&watch.who().name())
                 })
             };
-            let most = excesses(watch, &peers).into_iter().filter(|excess| !told(excess.site));
+            let most = excesses(watch, &peers).into_iter().filter(|excess| !is_explained(excess.site));
             if let Some(excess) = most.max_by_key(|excess| excess.bytes) {
                 found.push(words::skew(&excess));
             }

@@ -244,9 +244,9 @@ mod tests {
                 let user = near.iter().find(|frame| frame.is_user_code()).or(near.first())?;
                 (!near[..pass].iter().any(Frame::is_user_code)).then_some((&near[0], user))
             });
-            let told = stacks.forward_line(StackId(2));
-            let told = told.map(|(one, other)| (&*stacks.frames[one as usize], &*stacks.frames[other as usize]));
-            assert_eq!(told, line);
+            let found = stacks.forward_line(StackId(2));
+            let found = found.map(|(one, other)| (&*stacks.frames[one as usize], &*stacks.frames[other as usize]));
+            assert_eq!(found, line);
             let trains = stack[0].file.starts_with("<auto") || stack.iter().any(|frame| &*frame.function == "step");
             assert_eq!((stacks.train(), stacks.len()), (trains, 2));
             assert_eq!(stacks.site(StackId(2)).as_deref(), site_of(near.iter()));

@@ -11,7 +11,7 @@ use super::course::{Course, Stand, Way};
 use super::group::same_function;
 use super::holder_bound::{self, Bound};
 use super::optimizers::{self, Optimizers};
-use super::verdict_inputs::{Shown, VerdictInputs};
+use super::verdict_inputs::{CourseContext, VerdictInputs};
 use super::words::verdict as words;
 
 /// Makes the verdict.
@@ -119,7 +119,7 @@ fn is_inside(inner: &Course, outer: &Course) -> bool {
 
 fn grown(inputs: &VerdictInputs<'_>, courses: &[Course], course: &Course, cause: Cause) -> Verdict {
     let finding = finding_of(inputs, course);
-    let shown = Shown::new(courses, course);
+    let shown = CourseContext::new(courses, course);
     Verdict {
         cause: Some(cause),
         holder: finding.and_then(words::holder),
@@ -144,7 +144,7 @@ fn filling(inputs: &VerdictInputs<'_>, courses: &[Course]) -> Option<Verdict> {
     let room = inputs.courses.devices.iter().find(|room| room.who == course.who)?;
     let more = bytes.map(|bound| bound.saturating_sub(course.gained));
     let fits = more.zip(room.limit_bytes).map(|(more, limit)| room.peak_bytes.saturating_add(more) <= limit);
-    let shown = Shown::new(courses, course);
+    let shown = CourseContext::new(courses, course);
     Some(Verdict {
         bound_bytes: bytes,
         fits,
@@ -168,7 +168,7 @@ fn not_enough(inputs: &VerdictInputs<'_>) -> Option<Verdict> {
 fn of_course(inputs: &VerdictInputs<'_>, courses: &[Course], stand: Stand) -> Option<Verdict> {
     let course = courses.iter().filter(|course| course.stand == stand).max_by_key(|course| course.gained)?;
     let all = if stand == Stand::Stopped { united(courses, course) } else { course.clone() };
-    let shown = Shown::new(courses, &all);
+    let shown = CourseContext::new(courses, &all);
     let (kind, sentence) = match stand {
         Stand::Released => (VerdictKind::Released, words::released(inputs, &shown)),
         Stand::Stopped | Stand::Growing => (VerdictKind::LevelledOff, words::levelled_off(inputs, &shown)),

@@ -178,7 +178,7 @@ pub struct VerdictInputs<'a> {
 }
 
 /// A course with related ones: the devices that show the same, and other courses of its device in the same state.
-pub(super) struct Shown<'a> {
+pub(super) struct CourseContext<'a> {
     pub course: &'a Course,
     /// The devices on which the same place is in the same state.
     pub on: Vec<&'a Subject>,
@@ -186,7 +186,7 @@ pub(super) struct Shown<'a> {
     pub others: Vec<&'a Course>,
 }
 
-impl<'a> Shown<'a> {
+impl<'a> CourseContext<'a> {
     pub fn new(courses: &'a [Course], course: &'a Course) -> Self {
         let alike = || courses.iter().filter(|other| other.stand == course.stand);
         let on = alike().filter(|other| other.site == course.site).map(|other| &other.who).collect();

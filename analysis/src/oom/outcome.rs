@@ -187,15 +187,15 @@ fn ended(finding: &mut Finding, first: &Report, numbers: &[u32], known: usize) {
         bytes(leaked),
         bytes(first.stranded_bytes),
     );
-    let told = evidence(first).into_iter().filter(|(name, _)| name != "cause");
-    finding.evidence.extend(told.map(|(name, value)| (format!("oom_{name}"), value)));
+    let details = evidence(first).into_iter().filter(|(name, _)| name != "cause");
+    finding.evidence.extend(details.map(|(name, value)| (format!("oom_{name}"), value)));
 }
 
 /// Adds the consequences to the finding that reports a rank's out of memory.
 pub fn add_consequences(findings: &mut [Finding], after: &[AfterOom]) {
     for AfterOom { rank, sentence } in after {
-        let told = findings.iter_mut().find(|finding| tells(finding) && finding.ranks.contains(rank));
-        if let Some(finding) = told {
+        let reporting = findings.iter_mut().find(|finding| tells(finding) && finding.ranks.contains(rank));
+        if let Some(finding) = reporting {
             finding.explanation.push(' ');
             finding.explanation.push_str(sentence);
         }

@@ -277,15 +277,15 @@ fn a_request_that_fails_because_a_leak_filled_the_device_is_the_leaks_outcome() 
     assert_eq!(reports[0].cause, OomCause::Leak);
     assert!(findings(&reports, 1).is_empty(), "one cause, one finding");
     outcome::tell(&mut found, &reports, 1);
-    let [told] = found.as_slice() else { panic!("{found:#?}") };
+    let [finding] = found.as_slice() else { panic!("{found:#?}") };
     assert_eq!(
-        told.headline(),
+        finding.headline(),
         "Live memory grows 240 MiB per epoch on rank 0; rank 0 ran out of memory in epoch 2, step 117, when 1.00 GiB were requested in forward (model.py:12)"
     );
-    assert_eq!((told.severity, told.time_to_oom_seconds), (Severity::Critical, None));
-    assert!(told.explanation.contains("1.00 GiB were free beside live blocks"), "{}", told.explanation);
-    assert!(told.evidence.contains(&("oom_stranded_bytes".into(), EvidenceValue::Count(GIB))), "{told:#?}");
-    assert!(outcome::tells(told));
+    assert_eq!((finding.severity, finding.time_to_oom_seconds), (Severity::Critical, None));
+    assert!(finding.explanation.contains("1.00 GiB were free beside live blocks"), "{}", finding.explanation);
+    assert!(finding.evidence.contains(&("oom_stranded_bytes".into(), EvidenceValue::Count(GIB))), "{finding:#?}");
+    assert!(outcome::tells(finding));
 }
 
 #[test]

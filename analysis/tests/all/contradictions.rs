@@ -231,7 +231,7 @@ fn a_lost_completion_is_made_up_for_by_the_next_allocation() {
 }
 
 #[test]
-fn peaks_within_begin_anew() {
+fn peaks_within_begin_again() {
     let mut fed = Fed::new();
     fed.alloc(LARGE, 4 * MIB).free(LARGE);
     fed.0.reset_peaks_within();

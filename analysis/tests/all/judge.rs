@@ -374,7 +374,7 @@ fn what_an_epoch_collects_is_no_chain() {
 }
 
 #[test]
-fn where_nobody_marked_epochs_a_chain_is_told_by_its_falls() {
+fn without_marked_epochs_a_chain_is_recognized_by_its_falls() {
     let mut chained = Training { found: true, chains: true, ..Training::new(0, 1_000) };
     chained.run(20, |step| graph(step % 8, Some(Phase::Forward)));
     assert!(chained.judge().iter().all(|found| found.kind != FindingKind::HiddenChain), "two falls are too few");

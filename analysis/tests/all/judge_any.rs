@@ -95,7 +95,7 @@ fn sample() -> impl Strategy<Value = Sample> {
     )
 }
 
-fn told() -> impl Strategy<Value = Incidents> {
+fn any_incident() -> impl Strategy<Value = Incidents> {
     prop_oneof![
         table().prop_map(Incidents::Table),
         (table(), 1..120_u8).prop_map(|(table, times)| Incidents::Growth(table, times)),
@@ -104,8 +104,8 @@ fn told() -> impl Strategy<Value = Incidents> {
     ]
 }
 
-fn tell(watch: &mut RankWatch, told: &Incidents) {
-    match told {
+fn tell(watch: &mut RankWatch, incident: &Incidents) {
+    match incident {
         Incidents::Table(table) => watch.table(table),
         Incidents::Growth(table, times) => {
             for time in 0..u64::from(*times) {
@@ -147,16 +147,16 @@ proptest! {
 
     #[test]
     fn nothing_that_comes_makes_judging_panic(
-        devices in vec((0..3_u32, prop::option::of(number()), vec(told(), 0..24)), 0..4)
+        devices in vec((0..3_u32, prop::option::of(number()), vec(any_incident(), 0..24)), 0..4)
     ) {
         let mut watches = Vec::new();
-        for (rank, device_total_bytes, told) in &devices {
+        for (rank, device_total_bytes, incidents) in &devices {
             let mut watch = RankWatch::new(RankFacts {
                 rank: *rank,
                 device_total_bytes: *device_total_bytes,
                 ..RankFacts::default()
             });
-            told.iter().for_each(|told| tell(&mut watch, told));
+            incidents.iter().for_each(|incident| tell(&mut watch, incident));
             watches.push(watch);
         }
         let watches: Vec<&RankWatch> = watches.iter().collect();

@@ -31,7 +31,7 @@ fn evidence(finding: &Finding, name: &str) -> Option<u64> {
 }
 
 #[test]
-fn a_hook_that_is_registered_anew_every_epoch_is_no_graph() {
+fn a_hook_that_is_registered_again_every_epoch_is_no_graph() {
     let mut process = Process::new(0, &hooked());
     let mut kept = 0;
     for epoch in 0..8 {

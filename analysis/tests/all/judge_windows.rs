@@ -173,7 +173,7 @@ fn of_counters_alone_growth_is_told_without_a_line() {
 }
 
 #[test]
-fn whoever_has_freed_everything_lacks_no_events() {
+fn a_process_that_has_freed_everything_lacks_no_events() {
     let mut process = server();
     process.epoch_end(&[]);
     let (_, gaps) = judged(&[&process.watch]);
@@ -233,7 +233,7 @@ fn what_could_not_be_judged_is_said_with_what_to_do() {
 #[test]
 fn a_history_that_is_replaced_by_a_longer_one_stays_told() {
     let mut process = server();
-    let mut told = Vec::new();
+    let mut unreported = Vec::new();
     for window in 0..600_u64 {
         let mut rows = rows(window, 0);
         // Some windows end while both the old and the new block are live.
@@ -241,9 +241,9 @@ fn a_history_that_is_replaced_by_a_longer_one_stays_told() {
         rows[1] = (CACHE, None, both, (served(window) + 1) * 32 * KIB * both);
         process.window(&rows);
         if window % 20 == 0 && window >= 120 && !process.warns() {
-            told.push(window);
+            unreported.push(window);
         }
     }
-    assert_eq!(told, [0_u64; 0], "no report after so many windows");
+    assert_eq!(unreported, [0_u64; 0], "no report after so many windows");
     assert_eq!(process.judge()[0].pattern, Some(memctl_model::Pattern::ReplacedByLarger));
 }

@@ -36,9 +36,9 @@ pub(super) fn proof(
     }
     let fixed = named_after(&report.job, "-fixed");
     let conditions = match remedy.proof {
-        Proof::NoLeak => told(report, &["no-leak", "stable"], settling(report)),
-        Proof::NoChain => told(report, &["no-leak"], None),
-        Proof::Stable => told(report, &["stable"], settling(report)),
+        Proof::NoLeak => decidable(report, &["no-leak", "stable"], settling(report)),
+        Proof::NoChain => decidable(report, &["no-leak"], None),
+        Proof::Stable => decidable(report, &["stable"], settling(report)),
         Proof::LessFragmented => less_fragmented(report, usage),
         Proof::PeakFits => fits(report, usage),
         Proof::NoFindings | Proof::Ranks => None,
@@ -90,7 +90,7 @@ fn keep(report: &Report, usage: Option<&Usage>, flags: &str) -> Question {
 /// A job that grows without a finding: the conditions that show whether a change stopped the growth.
 fn stopped(report: &Report, flags: &str) -> Question {
     let fixed = named_after(&report.job, "-fixed");
-    let conditions = told(report, &["no-leak", "stable"], settling(report));
+    let conditions = decidable(report, &["no-leak", "stable"], settling(report));
     let check = match conditions {
         Some(conditions) => command("assert", &fixed, &conditions, flags),
         None => command("query", &fixed, "--fail-on growing", flags),
@@ -107,19 +107,20 @@ fn settling(report: &Report) -> Option<u32> {
 }
 
 /// The conditions that this job's data can decide. A condition that fails now shows what has to be fixed.
-fn told(report: &Report, conditions: &[&str], after: Option<u32>) -> Option<String> {
+fn decidable(report: &Report, conditions: &[&str], after: Option<u32>) -> Option<String> {
     let can_tell = |condition: &&&str| {
         verdict(report, condition, after, OpenGrowth::Accepted).is_some_and(|verdict| verdict != Outcome::Inconclusive)
     };
-    let told: Vec<String> = conditions.iter().filter(can_tell).map(|condition| (*condition).to_owned()).collect();
-    (!told.is_empty()).then(|| typed(&told, after.filter(|_| told.iter().any(|condition| condition == "stable"))))
+    let decided: Vec<String> = conditions.iter().filter(can_tell).map(|condition| (*condition).to_owned()).collect();
+    (!decided.is_empty())
+        .then(|| typed(&decided, after.filter(|_| decided.iter().any(|condition| condition == "stable"))))
 }
 
 fn less_fragmented(report: &Report, usage: Option<&Usage>) -> Option<String> {
     let usage = usage?;
     let allocated = usage.peak_allocated_bytes.filter(|&bytes| bytes > 0)?;
     let ratio = proof_limits::ratio_limit(usage.peak_reserved_bytes? as f64 / allocated as f64);
-    told(report, &[&format!("reserved/allocated<{ratio:.2}")], None)
+    decidable(report, &[&format!("reserved/allocated<{ratio:.2}")], None)
 }
 
 fn fits(report: &Report, usage: Option<&Usage>) -> Option<String> {
@@ -132,7 +133,7 @@ fn fits(report: &Report, usage: Option<&Usage>) -> Option<String> {
     let is_decided = verdict(report, "no-leak", None, OpenGrowth::Counts) != Some(Outcome::Inconclusive);
     let leak = is_decided.then_some("no-leak");
     let conditions: Vec<&str> = ["no-oom"].into_iter().chain(leak).chain(exceeded.as_deref()).collect();
-    told(report, &conditions, None)
+    decidable(report, &conditions, None)
 }
 
 /// Whether growth with an open cause leaves `no-leak` undecided, as in the printed command, or is accepted.

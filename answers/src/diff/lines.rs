@@ -12,13 +12,13 @@ use crate::profile::{PeakSite, Profile, SiteGrowth};
 
 /// A line of one run with what is known of it.
 #[derive(Clone, Copy, Default)]
-struct Known<'a> {
+struct SiteLine<'a> {
     site: Option<&'a Frame>,
     peak: Option<&'a PeakSite>,
     growth: Option<&'a SiteGrowth>,
 }
 
-impl<'a> Known<'a> {
+impl<'a> SiteLine<'a> {
     fn line(&self) -> Line<'a> {
         Line {
             site: self.site,
@@ -35,17 +35,17 @@ impl<'a> Known<'a> {
 }
 
 /// The lines of a run that have live memory at the peak, or grow.
-fn lines(profile: &Profile, with_peak: bool) -> Vec<Known<'_>> {
+fn lines(profile: &Profile, with_peak: bool) -> Vec<SiteLine<'_>> {
     let of_peak = profile.peak.iter().filter(|_| with_peak).flat_map(|peak| &peak.sites);
-    let mut lines: Vec<Known<'_>> =
-        of_peak.map(|peak| Known { site: peak.site.as_ref(), peak: Some(peak), growth: None }).collect();
+    let mut lines: Vec<SiteLine<'_>> =
+        of_peak.map(|peak| SiteLine { site: peak.site.as_ref(), peak: Some(peak), growth: None }).collect();
     let key = |site: Option<&Frame>| site.map(|site| (site.file.clone(), site.function.clone(), site.line));
     let places: BTreeMap<_, usize> = lines.iter().enumerate().map(|(at, line)| (key(line.site), at)).collect();
     for growth in &profile.growth {
         let site = growth.site.as_ref();
         match places.get(&key(site)).and_then(|&at| lines.get_mut(at)).filter(|line| line.growth.is_none()) {
             Some(line) => line.growth = Some(growth),
-            None => lines.push(Known { site, peak: None, growth: Some(growth) }),
+            None => lines.push(SiteLine { site, peak: None, growth: Some(growth) }),
         }
     }
     lines
@@ -53,7 +53,7 @@ fn lines(profile: &Profile, with_peak: bool) -> Vec<Known<'_>> {
 
 /// The lines of two runs side by side.
 pub(super) struct Aligned<'a> {
-    pairs: Vec<(Option<Known<'a>>, Option<Known<'a>>)>,
+    pairs: Vec<(Option<SiteLine<'a>>, Option<SiteLine<'a>>)>,
     hidden: Hidden,
     has_peaks: bool,
 }
@@ -68,7 +68,7 @@ impl<'a> Aligned<'a> {
         });
         let has_peaks = peaks.is_some();
         let (before, after) = (lines(before, has_peaks), lines(after, has_peaks));
-        let as_lines = |known: &[Known<'a>]| known.iter().map(Known::line).collect::<Vec<_>>();
+        let as_lines = |known: &[SiteLine<'a>]| known.iter().map(SiteLine::line).collect::<Vec<_>>();
         let pairs = align(&as_lines(&before), &as_lines(&after), hidden).into_iter();
         let pairs = pairs.map(|(was, is)| (was.map(|at| before[at]), is.map(|at| after[at]))).collect();
         Self { pairs, hidden, has_peaks }
@@ -79,7 +79,7 @@ impl<'a> Aligned<'a> {
         self.pairs.iter().filter(|_| self.has_peaks).filter_map(|(was, is)| self.site(*was, *is)).collect()
     }
 
-    fn site(&self, was: Option<Known<'_>>, is: Option<Known<'_>>) -> Option<SiteChange> {
+    fn site(&self, was: Option<SiteLine<'_>>, is: Option<SiteLine<'_>>) -> Option<SiteChange> {
         let (peak_before, peak_after) = (was.and_then(|line| line.peak), is.and_then(|line| line.peak));
         let shown = peak_after.or(peak_before)?;
         // A site that one side lacks may be among those that were left out there.
@@ -88,7 +88,7 @@ impl<'a> Aligned<'a> {
             return None;
         }
         let bound = |peak: Option<&PeakSite>, hidden: u64| (peak.is_none() && hidden > 0).then_some(hidden);
-        let number = |line: Option<Known<'_>>| line.as_ref().and_then(Known::number);
+        let number = |line: Option<SiteLine<'_>>| line.as_ref().and_then(SiteLine::number);
         Some(SiteChange {
             site: is.or(was)?.site.cloned(),
             line_before: number(was).filter(|_| is.is_some() && number(is) != number(was)),
@@ -104,8 +104,8 @@ impl<'a> Aligned<'a> {
 
     /// Growth, of all lines that grow in one of the runs.
     pub(super) fn growth(&self) -> Vec<GrowthChange> {
-        let rate = |line: &Option<Known<'_>>| line.and_then(|line| line.growth).map(|growth| growth.bytes_per_epoch);
-        let change = |(was, is): &(Option<Known<'_>>, Option<Known<'_>>)| {
+        let rate = |line: &Option<SiteLine<'_>>| line.and_then(|line| line.growth).map(|growth| growth.bytes_per_epoch);
+        let change = |(was, is): &(Option<SiteLine<'_>>, Option<SiteLine<'_>>)| {
             rate(was).or(rate(is))?;
             Some(GrowthChange {
                 site: is.or(*was)?.site.cloned(),

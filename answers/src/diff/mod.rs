@@ -333,19 +333,19 @@ fn figures(before: &Profile, after: &Profile) -> Vec<FigureChange> {
 }
 
 /// A class or module with its live bytes.
-type Named = (Option<String>, u64);
+type NamedBytes = (Option<String>, u64);
 
-fn of_class(profile: &Profile) -> Vec<Named> {
+fn of_class(profile: &Profile) -> Vec<NamedBytes> {
     let shares = profile.peak.iter().flat_map(|peak| &peak.classes);
     shares.map(|share| (Some(share.class.clone()), share.live_bytes)).collect()
 }
 
-fn of_module(profile: &Profile) -> Vec<Named> {
+fn of_module(profile: &Profile) -> Vec<NamedBytes> {
     let modules = profile.peak.iter().flat_map(|peak| &peak.modules);
     modules.map(|held| (held.module.clone(), held.live_bytes)).collect()
 }
 
-fn names(before: &Profile, after: &Profile, of: fn(&Profile) -> Vec<Named>) -> Vec<NameChange> {
+fn names(before: &Profile, after: &Profile, of: fn(&Profile) -> Vec<NamedBytes>) -> Vec<NameChange> {
     if before.peak.is_none() || after.peak.is_none() {
         return Vec::new();
     }

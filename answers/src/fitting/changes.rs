@@ -122,7 +122,7 @@ pub(super) fn checkpointed(
     let once =
         |request: usize| !matches!(meaning.class(request), Class::Activations | Class::Temporaries | Class::Unknown);
     let lines = |request: usize| meaning.modules.lines(request);
-    script.checkpointed(calls, replay::Known { pass, lingers, saves_itself, once, lines })
+    script.checkpointed(calls, replay::CheckpointFacts { pass, lingers, saves_itself, once, lines })
 }
 
 /// Peaks of allocated and reserved bytes.

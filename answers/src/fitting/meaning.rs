@@ -5,7 +5,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use memctl_analysis::classes::{Asked, Class, Classifier, OPEN, Scaling, Stay, copies, step_at};
+use memctl_analysis::classes::{Class, Classifier, MemoryRequest, OPEN, Scaling, Stay, copies, step_at};
 use memctl_analysis::modules::{Modules, saves_itself};
 use memctl_model::{Frame, Stack, StackId};
 use memctl_replay::fit::{Life, Scale};
@@ -74,7 +74,7 @@ impl Recorded {
         let lives = self.script.lives();
         let steps: Vec<(u64, u64)> = self.steps.iter().map(|&(from, step)| (u64::from(from), step)).collect();
         let ended = |life: &Life| if life.ended == u32::MAX { OPEN } else { u64::from(life.ended) };
-        let of_request = |(request, (life, birth)): (usize, (&Life, &Birth))| Asked {
+        let of_request = |(request, (life, birth)): (usize, (&Life, &Birth))| MemoryRequest {
             stack: birth.stack,
             bytes: self.script.bytes(request),
             phase: birth.phase,
@@ -82,7 +82,7 @@ impl Recorded {
             ended: ended(life),
             stay: step_at(&steps, u64::from(life.born)).and_then(|step| Stay::of(&steps, step, ended(life))),
         };
-        let asked: Vec<Asked> = lives.iter().zip(&self.births).enumerate().map(of_request).collect();
+        let asked: Vec<MemoryRequest> = lives.iter().zip(&self.births).enumerate().map(of_request).collect();
         let resolve = |id: StackId| -> Stack { self.dictionary.stack(id) };
         let mut classifier = Classifier::new(&resolve);
         let classes = classifier.requests(&asked);

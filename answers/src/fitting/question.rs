@@ -113,7 +113,7 @@ fn changed(fitted: &mut Fitted, change: &Change, ran: &under::Ran, wanted: Wante
         Change::Under(limit) => {
             let size = answer.recordings.last().and_then(|recording| recording.size);
             answer.peak = Some(under::peak(fit, meaning));
-            let (under, remarks) = under::under(&under::Asked { limit: *limit, size, ran, wanted }, fit, meaning)?;
+            let (under, remarks) = under::under(&under::LimitQuery { limit: *limit, size, ran, wanted }, fit, meaning)?;
             answer.under = Some(under);
             answer.not_looked_at.extend(remarks);
         }

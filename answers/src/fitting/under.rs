@@ -84,7 +84,7 @@ pub(super) struct Ran {
 }
 
 /// The query about a recording.
-pub(super) struct Asked<'a> {
+pub(super) struct LimitQuery<'a> {
     /// Reserved bytes.
     pub limit: u64,
     /// The size that was recorded.
@@ -95,8 +95,8 @@ pub(super) struct Asked<'a> {
 }
 
 /// The measures that bring the peak below a limit, and what was not analysed.
-pub(super) fn under(asked: &Asked<'_>, fit: &Fit, meaning: &Meaning) -> Result<(Under, Vec<String>), Refused> {
-    let Asked { limit, size, ran, wanted } = *asked;
+pub(super) fn under(asked: &LimitQuery<'_>, fit: &Fit, meaning: &Meaning) -> Result<(Under, Vec<String>), Refused> {
+    let LimitQuery { limit, size, ran, wanted } = *asked;
     let (_, reserved) = outcome(fit, fit.script());
     let goes = |request: usize| {
         let stays = matches!(meaning.class(request), Class::Parameters | Class::Gradients);

@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_is_markup_and_nobody_is_called() {
+    fn nothing_is_markup_and_no_user_is_mentioned() {
         assert_eq!(escape("a_b|c*d`e` _f_"), r"a_b\|c\*d\`e\` \_f\_");
         assert_eq!(escape("<img src=x>"), "&lt;img src=x&gt;");
         assert_eq!(escape("[x](y)"), r"\[x\](y)");

@@ -26,7 +26,7 @@ impl Running {
         self,
         session: &SessionInfo,
         (rank, device, process): (u32, u32, String),
-        say: &dyn Fn(&replay::Ended, u64) -> Ended,
+        say: &dyn Fn(&replay::TrialFailure, u64) -> Ended,
     ) -> (Rank, Vec<String>) {
         let Self {
             map,

@@ -246,12 +246,12 @@ struct Outcome {
     /// Whether the same run without its leak fits into the same limit.
     by_leak: bool,
     /// The forecasts, in the order of their steps.
-    told: Vec<Told>,
+    forecasts: Vec<Forecast>,
 }
 
 /// A forecast at the end of a step, counted from 1.
 #[derive(Debug)]
-struct Told {
+struct Forecast {
     step: usize,
     fails: Fails,
     /// The place that will fail. Other places that may fail instead follow.
@@ -279,14 +279,14 @@ struct Failed {
 
 impl Outcome {
     /// The last forecast before the step that failed.
-    fn before(&self) -> Option<&Told> {
+    fn before(&self) -> Option<&Forecast> {
         let failed = self.failed.as_ref()?;
-        self.told.iter().rfind(|told| told.step < failed.step)
+        self.forecasts.iter().rfind(|forecast| forecast.step < failed.step)
     }
 
     /// Number of steps from the first forecast to the failure.
     fn early(&self) -> Option<usize> {
-        let (failed, first) = (self.failed.as_ref()?, self.told.first()?);
+        let (failed, first) = (self.failed.as_ref()?, self.forecasts.first()?);
         failed.step.checked_sub(first.step)
     }
 }
@@ -329,7 +329,7 @@ fn attempt_one(corpus: &Corpus, fails: bool, number: u64, detectors: &mut [Box<d
         let site = frames.iter().find(|frame| frame.is_user_code()).or(frames.first());
         site.map_or(Place::Stack(stack), |site| Place::Line(site.clone()))
     };
-    let mut told = Vec::new();
+    let mut forecasts = Vec::new();
     let mut look = |step: usize, ahead: &mut Ahead| {
         let vouched = foresights.get(step - 1).copied().unwrap_or_default();
         let fails = ahead.look(Limit::Device(limit), STEPS_LOOKED_AT);
@@ -342,11 +342,11 @@ fn attempt_one(corpus: &Corpus, fails: bool, number: u64, detectors: &mut [Box<d
                 places.push(other);
             }
         }
-        told.push(Told { step, fails, places });
+        forecasts.push(Forecast { step, fails, places });
     };
     let failed = live_with(&doings, &conf, limit, Some(&mut look));
     let failed = failed.map(|(step, requested, stack)| Failed { step, requested, stack, place: place(stack) });
-    (failed.is_some() == fails).then_some(Outcome { training: run.name, number, limit, failed, by_leak, told })
+    (failed.is_some() == fails).then_some(Outcome { training: run.name, number, limit, failed, by_leak, forecasts })
 }
 
 /// The table as text and as JSON.
@@ -364,7 +364,7 @@ pub fn report(corpus: &Corpus, runs: u64, wrong: bool) -> (String, Value) {
     .flatten()
     .collect();
     let (full, close): (Vec<_>, Vec<_>) = outcomes.into_iter().partition(|(fails, _)| *fails);
-    let false_ones = Share::count(close.iter().map(|(_, outcome)| !outcome.told.is_empty()));
+    let false_ones = Share::count(close.iter().map(|(_, outcome)| !outcome.forecasts.is_empty()));
     let head = [
         "runs that fail",
         "all",
@@ -391,20 +391,21 @@ pub fn report(corpus: &Corpus, runs: u64, wrong: bool) -> (String, Value) {
 
 /// The row of the table for some of the runs that fail.
 fn of(name: &str, runs: &[&Outcome]) -> (Vec<String>, Value) {
-    let told = Share::count(runs.iter().map(|it| it.before().is_some()));
-    let told_before: Vec<(&Told, &Failed)> = runs.iter().filter_map(|it| it.before().zip(it.failed.as_ref())).collect();
-    let share =
-        |is: &dyn Fn(&Told, &Failed) -> bool| Share::count(told_before.iter().map(|(told, failed)| is(told, failed)));
-    let is_stack = |told: &Told, failed: &Failed| told.fails.stack == failed.stack;
-    let is_size = |told: &Told, failed: &Failed| told.fails.requested.bytes == failed.requested.bytes;
-    let bytes = share(&|told, failed| is_stack(told, failed) && is_size(told, failed));
-    let line = share(&|told, failed| told.places[0] == failed.place);
-    let one_of_three = share(&|told, failed| told.places.contains(&failed.place));
-    let capacity = share(&|told, _| told.fails.shortage == Shortage::Capacity);
-    let places = told_before.iter().map(|(told, _)| told.places.len()).sum::<usize>();
-    let places = places as f64 / told_before.len().max(1) as f64;
+    let any = Share::count(runs.iter().map(|it| it.before().is_some()));
+    let pairs: Vec<(&Forecast, &Failed)> = runs.iter().filter_map(|it| it.before().zip(it.failed.as_ref())).collect();
+    let share = |is: &dyn Fn(&Forecast, &Failed) -> bool| {
+        Share::count(pairs.iter().map(|(forecast, failed)| is(forecast, failed)))
+    };
+    let is_stack = |forecast: &Forecast, failed: &Failed| forecast.fails.stack == failed.stack;
+    let is_size = |forecast: &Forecast, failed: &Failed| forecast.fails.requested.bytes == failed.requested.bytes;
+    let bytes = share(&|forecast, failed| is_stack(forecast, failed) && is_size(forecast, failed));
+    let line = share(&|forecast, failed| forecast.places[0] == failed.place);
+    let one_of_three = share(&|forecast, failed| forecast.places.contains(&failed.place));
+    let capacity = share(&|forecast, _| forecast.fails.shortage == Shortage::Capacity);
+    let places = pairs.iter().map(|(forecast, _)| forecast.places.len()).sum::<usize>();
+    let places = places as f64 / pairs.len().max(1) as f64;
     let early = Share::count(runs.iter().filter_map(|it| Some(it.early()? <= EARLY)));
-    let shares = [told, share(&is_stack), bytes, line, one_of_three, capacity, early];
+    let shares = [any, share(&is_stack), bytes, line, one_of_three, capacity, early];
     let row = [name.to_owned(), runs.len().to_string()].into_iter().chain(shares.iter().map(ToString::to_string));
     let names = ["told", "stack", "bytes", "line", "one_of_three", "capacity", "not_early"];
     let figures: serde_json::Map<String, Value> =
@@ -417,10 +418,10 @@ fn of(name: &str, runs: &[&Outcome]) -> (Vec<String>, Value) {
 
 /// The result of a run.
 fn line(outcome: &Outcome) -> String {
-    let Outcome { training, number, limit, failed, by_leak, told } = outcome;
-    let (first, last) = (told.first(), outcome.before());
+    let Outcome { training, number, limit, failed, by_leak, forecasts } = outcome;
+    let (first, last) = (forecasts.first(), outcome.before());
     format!(
         "run {number} of {training}, {limit} bytes: failed {failed:?} (by its leak: {by_leak}), told {} times, first {first:?}, last {last:?}",
-        told.len()
+        forecasts.len()
     )
 }

@@ -279,7 +279,7 @@ impl Plan {
 
 /// The blocks of a leak in one rank's stream.
 #[derive(Clone, Debug, Default)]
-pub struct Left {
+pub struct LeakedBlocks {
     /// Position and bytes of each leaked block, in order.
     pub blocks: Vec<(usize, u64)>,
     /// The frames of which each one is a right answer.
@@ -315,7 +315,7 @@ fn lot(frames: &[Frame], seed: u64) -> f64 {
 struct Leaking<'a> {
     base: &'a Base,
     overlay: &'a mut Overlay,
-    left: Left,
+    left: LeakedBlocks,
     stacks: Vec<&'a [Frame]>,
 }
 
@@ -339,7 +339,7 @@ impl<'a> Leaking<'a> {
         self.overlay.keep(at, life.size, life.stack)
     }
 
-    fn finish(mut self, sites: &Sites, plan: &Plan) -> Left {
+    fn finish(mut self, sites: &Sites, plan: &Plan) -> LeakedBlocks {
         self.left.frames.extend(plan.sites.iter().filter_map(|&site| sites.user_frame(site)).cloned());
         self.left.frames.extend(to_blame(&self.stacks));
         self.left.blocks.sort_unstable();
@@ -376,9 +376,9 @@ fn calls_the_model(stack: &[Frame]) -> Option<&Frame> {
 
 /// Adds a leak to a rank's stream. `steps` are the steps in which it leaks. If the leak is in evaluations, `steps` are
 /// the evaluations.
-pub fn leak(base: &Base, plan: &Plan, sites: &Sites, steps: &[usize], overlay: &mut Overlay) -> Left {
+pub fn leak(base: &Base, plan: &Plan, sites: &Sites, steps: &[usize], overlay: &mut Overlay) -> LeakedBlocks {
     let mut draw = Draw::fork(plan.seed, "leak");
-    let mut leaking = Leaking { base, overlay, left: Left::default(), stacks: Vec::new() };
+    let mut leaking = Leaking { base, overlay, left: LeakedBlocks::default(), stacks: Vec::new() };
     match plan.cause {
         Cause::TensorList | Cause::MetricLists | Cause::UnboundedCache => {
             let same = plan.cause != Cause::UnboundedCache;

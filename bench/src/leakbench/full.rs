@@ -10,7 +10,7 @@ use memctl_model::{Boundary, Frame, SiteTable};
 use serde_json::{Value, json};
 
 use super::Corpus;
-use super::detect::{Detector, Given};
+use super::detect::{Detector, RunFacts};
 use super::draw::Draw;
 use super::parts::View;
 use super::runs::Run;
@@ -26,7 +26,7 @@ const TRIES: u64 = 64;
 const FIRST_NUMBER: u64 = 1 << 32;
 
 /// The estimate halfway to the failure, as a multiple of the true time; `None` if there was none.
-type Told = Option<f64>;
+type Estimate = Option<f64>;
 
 /// A run and the time at which it fills its device.
 struct Full {
@@ -84,7 +84,7 @@ fn paused(stream: &Stream, epochs: f64) -> Vec<SiteTable> {
 }
 
 /// memctl's estimate halfway to the failure.
-fn told(full: &Full, judge: &mut dyn Detector) -> Told {
+fn estimate(full: &Full, judge: &mut dyn Detector) -> Estimate {
     let half_ns = full.begun_ns + (full.full_ns - full.begun_ns) / 2;
     let stacks: Vec<Vec<&[Frame]>> = full
         .run
@@ -94,7 +94,7 @@ fn told(full: &Full, judge: &mut dyn Detector) -> Told {
         .collect();
     let epochs = full.run.view == View::Marked;
     let rounds = full.tables.iter().map(Vec::len).max().unwrap_or(0);
-    judge.begin(&Given { stacks: &stacks, device_total_bytes: &full.run.device_total_bytes, rounds, epochs });
+    judge.begin(&RunFacts { stacks: &stacks, device_total_bytes: &full.run.device_total_bytes, rounds, epochs });
     let mut now_ns = full.begun_ns;
     for round in 0..rounds {
         let due = full.tables.iter().enumerate().filter_map(|(rank, tables)| Some((rank, tables.get(round)?)));
@@ -114,22 +114,23 @@ pub fn report(corpus: &Corpus, runs: u64) -> (String, Value) {
     if matches!(corpus.view, View::Unmarked | View::Long) {
         return (String::new(), Value::Null);
     }
-    let told: Vec<Told> = super::in_parallel(runs, |number, detectors| {
+    let estimates: Vec<Estimate> = super::in_parallel(runs, |number, detectors| {
         let full = make(corpus, number)?;
-        Some(detectors.first_mut().and_then(|judge| told(&full, judge.as_mut())))
+        Some(detectors.first_mut().and_then(|judge| estimate(&full, judge.as_mut())))
     })
     .into_iter()
     .flatten()
     .collect();
-    let within = |told: &Told| told.is_some_and(|share| (WITHIN.0..=WITHIN.1).contains(&share));
-    let any = Share::count(told.iter().map(Option::is_some));
-    let right = Share::count(told.iter().filter(|told| told.is_some()).map(within));
-    let mut shares: Vec<f64> = told.iter().flatten().copied().collect();
+    let within = |ratio: &Estimate| ratio.is_some_and(|share| (WITHIN.0..=WITHIN.1).contains(&share));
+    let any = Share::count(estimates.iter().map(Option::is_some));
+    let right = Share::count(estimates.iter().filter(|ratio| ratio.is_some()).map(within));
+    let mut shares: Vec<f64> = estimates.iter().flatten().copied().collect();
     shares.sort_unstable_by(f64::total_cmp);
     let place = |share: f64| shares.get(((shares.len() as f64 * share) as usize).min(shares.len().saturating_sub(1)));
     let figure = |share: f64| place(share).map_or_else(|| "–".to_owned(), |value| format!("{value:.2}"));
     let head = ["runs", "told", "of these within 0.7 to 1.4", "5 %", "median", "95 %"];
-    let row = vec![told.len().to_string(), any.to_string(), right.to_string(), figure(0.05), figure(0.5), figure(0.95)];
+    let row =
+        vec![estimates.len().to_string(), any.to_string(), right.to_string(), figure(0.05), figure(0.5), figure(0.95)];
     let text = format!("Time to out of memory, told at half of the way, over the truth:\n\n{}", table(&head, &[row]));
     let json = json!({
         "told": any.json(),

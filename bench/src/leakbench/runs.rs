@@ -12,7 +12,7 @@ use memctl_model::Frame;
 
 use super::base::Base;
 use super::benign::{self, Kind};
-use super::causes::{self, Cause, Left, Size};
+use super::causes::{self, Cause, LeakedBlocks, Size};
 use super::cuts::{self, Cuts};
 use super::draw::Draw;
 use super::overlay::Overlay;
@@ -254,7 +254,7 @@ impl Run {
 }
 
 impl Drawn {
-    fn leak(&self, base: &Base, rank: usize, sites: &Sites, overlay: &mut Overlay) -> Option<Left> {
+    fn leak(&self, base: &Base, rank: usize, sites: &Sites, overlay: &mut Overlay) -> Option<LeakedBlocks> {
         let seed = self.plan.seed ^ if self.apart { rank as u64 } else { 0 };
         let steps = match self.plan.cause {
             Cause::EvalGraph => self.schedule.evaluations(base),
@@ -264,7 +264,7 @@ impl Drawn {
         (!left.blocks.is_empty()).then_some(left)
     }
 
-    fn truth(&self, base: &Base, left: &Left) -> Truth {
+    fn truth(&self, base: &Base, left: &LeakedBlocks) -> Truth {
         Truth {
             cause: self.plan.cause,
             rate: self.schedule.rate,

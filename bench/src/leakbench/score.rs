@@ -8,10 +8,10 @@
 
 use memctl_model::{FindingKind, Frame, SiteTable};
 
-use super::detect::{Detector, Given, Level, Notified, Verdict};
+use super::detect::{Detector, Level, Notified, RunFacts, Verdict};
 use super::parts::{View, own_findings};
 use super::runs::{Run, Truth};
-use super::sentence::{Said, said};
+use super::sentence::{ScoredVerdict, said};
 
 /// The progress of a leak since its first block, on the first rank that leaks.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -57,7 +57,7 @@ pub struct Outcome {
     /// counted.
     pub notified: Notified,
     /// The first sentence at the end; only for memctl.
-    pub said: Option<Said>,
+    pub said: Option<ScoredVerdict>,
 }
 
 /// Passes a run to all detectors, and returns the result of each.
@@ -113,7 +113,7 @@ pub fn pass(run: &Run, detectors: &mut [Box<dyn Detector>], mut sink: impl FnMut
         run.bases.iter().map(|base| base.stacks.iter().chain(&run.sites.stacks).map(Vec::as_slice).collect()).collect();
     let rounds = rounds(run);
     let epochs = run.view == View::Marked;
-    let given = Given { stacks: &stacks, device_total_bytes: &run.device_total_bytes, rounds, epochs };
+    let given = RunFacts { stacks: &stacks, device_total_bytes: &run.device_total_bytes, rounds, epochs };
     for detector in detectors.iter_mut() {
         detector.begin(&given);
     }

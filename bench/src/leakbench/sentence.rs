@@ -14,7 +14,7 @@ use super::runs::Run;
 
 /// The verdict on a run, and whether its sentence is true.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Said {
+pub struct ScoredVerdict {
     /// The kind of memctl's verdict.
     pub kind: VerdictKind,
     /// Whether its sentence is true.
@@ -30,7 +30,7 @@ const BOUNDARIES_MIN: usize = 12;
 
 /// Compares a sentence with its run.
 #[must_use]
-pub fn said(run: &Run, verdict: &Verdict) -> Said {
+pub fn said(run: &Run, verdict: &Verdict) -> ScoredVerdict {
     let is_true = match verdict.kind {
         VerdictKind::Growing | VerdictKind::Filling => has_grown(run, verdict),
         VerdictKind::Steady => verdict.swing_bytes.map_or_else(|| is_flat(run), |swing| swings(run, swing)),
@@ -38,7 +38,7 @@ pub fn said(run: &Run, verdict: &Verdict) -> Said {
         VerdictKind::NotEnoughData => run.truth.is_none(),
         VerdictKind::OutOfMemory => false,
     };
-    Said { kind: verdict.kind, is_true }
+    ScoredVerdict { kind: verdict.kind, is_true }
 }
 
 fn is_near(said: u64, so: u64) -> bool {

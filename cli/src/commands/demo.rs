@@ -55,13 +55,13 @@ pub async fn run(
     let mut connection = open_here(&folder.path().join("store")).await?;
     // The folder is removed before the page is read, so proposed commands must not contain flags that lead to it.
     let quiet = Global { quiet: true, ..global.clone() };
-    let told = match store(&connection, files).await {
+    let outcome = match store(&connection, files).await {
         Err(failure) => Err(failure),
         Ok(()) if args.ui => ui::serve(&mut connection, None, args.open, global, out).await,
         Ok(()) => tell(&mut connection, &quiet, screen, out).await,
     };
     connection.close().await;
-    told?;
+    outcome?;
     folder.close().map_err(cannot)?;
     if global.quiet || args.ui {
         return Ok(());

@@ -352,8 +352,8 @@ fn advice(report: &Report, hint: &str, screen: &Screen) -> String {
     let job = &report.job;
     let grown = report.growth.iter().flat_map(|site| &site.ranks).find(|rank| rank.bytes_per_epoch > 0);
     // The process with the worst finding, otherwise a process with growth, otherwise the first process.
-    let told = report.findings.first().and_then(|finding| finding.processes.first());
-    let meant = told.and_then(|name| report.ranks.iter().find(|rank| rank.process == *name));
+    let blamed = report.findings.first().and_then(|finding| finding.processes.first());
+    let meant = blamed.and_then(|name| report.ranks.iter().find(|rank| rank.process == *name));
     let meant = meant.or_else(|| grown.and_then(|grown| report.ranks.iter().find(|rank| rank.rank == grown.rank)));
     let meant = meant.or(report.ranks.first());
     let flag = meant.map_or_else(String::new, |rank| process_flag(&rank.process, rank.rank));

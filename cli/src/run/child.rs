@@ -21,14 +21,14 @@ const SIGNALLED: u8 = 128;
 
 /// How the command ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ended {
+pub struct CommandEnd {
     /// The exit code that memctl ends with.
     pub code: u8,
     /// Whether it ran at all.
     pub ran: bool,
 }
 
-impl Ended {
+impl CommandEnd {
     /// Uses the exit seen before reaping, else the reaped status.
     pub fn of(seen: Option<Exit>, status: io::Result<ExitStatus>) -> Self {
         let exit = seen.or_else(|| {
@@ -56,10 +56,10 @@ fn command(words: &[OsString]) -> Command {
 ///
 /// # Errors
 /// It does not start; the error was printed.
-pub fn start(words: &[OsString], environment: &[(&'static str, OsString)]) -> Result<Child, Ended> {
+pub fn start(words: &[OsString], environment: &[(&'static str, OsString)]) -> Result<Child, CommandEnd> {
     let mut command = command(words);
     command.envs(environment.iter().map(|(name, value)| (name, value)));
-    command.spawn().map_err(|error| Ended { code: print_start_error(words, &error), ran: false })
+    command.spawn().map_err(|error| CommandEnd { code: print_start_error(words, &error), ran: false })
 }
 
 /// Replaces this process with the command. Returns only on failure.
@@ -135,14 +135,14 @@ mod tests {
         let code = |script: &str| {
             let mut child = Command::new("sh").args(["-c", script]).spawn().unwrap();
             let exit = wait(child.id());
-            let ended = Ended::of(exit, child.wait());
-            assert_eq!(ended, Ended::of(None, child.wait()), "both ways agree");
+            let ended = CommandEnd::of(exit, child.wait());
+            assert_eq!(ended, CommandEnd::of(None, child.wait()), "both ways agree");
             ended.code
         };
         assert_eq!(code("exit 0"), 0);
         assert_eq!(code("exit 255"), 255);
         assert_eq!(code("kill -9 $$"), 137);
         assert_eq!(code("kill -TERM $$"), 143);
-        assert_eq!(Ended::of(None, Err(io::Error::other("gone"))).code, 1);
+        assert_eq!(CommandEnd::of(None, Err(io::Error::other("gone"))).code, 1);
     }
 }

@@ -36,10 +36,10 @@ use crate::hosting::host::{self, Host, HostConfig, Limits, Summary};
 use crate::hosting::{self, SourcePaths};
 use crate::service::keep;
 use crate::unrecorded;
-use child::Ended;
+use child::CommandEnd;
 use destination::{Destination, Kind};
 use folder::Folder;
-use programs::Seen;
+use programs::ProgramFacts;
 use progress::Progress;
 use signals::Relay;
 
@@ -183,7 +183,7 @@ impl Hosted<'_> {
         let limits = destination.limits(Limits { grace: GRACE, patience, silence: SILENCE });
         let hurry = relay.hurry();
         let mut summary = finish(host, limits, hurry.clone(), Progress::of(&global, destination.spool.is_some())).await;
-        let seen = Seen::read(folder.path(), missed);
+        let seen = ProgramFacts::read(folder.path(), missed);
         // The command has ended, so no process connects any more.
         drop(folder);
         match summary.ended.iter().any(|ended| ended.refused.is_none()) {
@@ -226,7 +226,7 @@ impl Hosted<'_> {
 }
 
 /// Checks the conditions of a run. A failure of the command has precedence over one of a condition.
-async fn checked(checks: &Assert, launcher: u64, global: &Global, ended: &Ended) -> Result<u8, Failure> {
+async fn checked(checks: &Assert, launcher: u64, global: &Global, ended: &CommandEnd) -> Result<u8, Failure> {
     // Standard output belongs to the command.
     let mut page = b"\n".to_vec();
     let screen = summary::screen(global);
@@ -266,7 +266,7 @@ async fn follow(
     environment: &[(&'static str, OsString)],
     relay: &Arc<Relay>,
     host: Option<(&Host, PathBuf)>,
-) -> (Ended, BTreeMap<u32, String>) {
+) -> (CommandEnd, BTreeMap<u32, String>) {
     let mut child = match child::start(command, environment) {
         Ok(child) => child,
         Err(ended) => return (ended, BTreeMap::new()),
@@ -292,7 +292,7 @@ async fn follow(
         Some(watching) => watching.await.unwrap_or_default(),
         None => BTreeMap::new(),
     };
-    (Ended::of(exit, status), missed)
+    (CommandEnd::of(exit, status), missed)
 }
 
 /// What memctl adds to the command's environment.

@@ -7,7 +7,7 @@
 use crate::args::Run;
 use crate::args::values::LabelArg;
 use crate::hosting::SourcePathsMode;
-use crate::hosting::identity::{Given, Identity, Process, Source, identify};
+use crate::hosting::identity::{Identity, IdentityOverrides, Process, Source, identify};
 
 /// The name of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,7 +40,8 @@ fn name(args: &Run, words: &[String], process: &Process, environment: &dyn Fn(&s
     let said = Torchrun::read(words);
     let environment = |name: &str| said.variable(name).or_else(|| environment(name)).filter(|value| !value.is_empty());
     let labels = args.labels.iter().map(|LabelArg(key, value)| (key.clone(), value.clone())).collect();
-    let given = Given { job: args.job.clone(), attempt: args.attempt, labels, ..Given::default() };
+    let given =
+        IdentityOverrides { job: args.job.clone(), attempt: args.attempt, labels, ..IdentityOverrides::default() };
     let Identity { job, labels, rank, source_of_rank, complaints, .. } = identify(&environment, &given, process);
     let rank = if source_of_rank == Source::Made { 0 } else { rank };
     Name { job, labels, rank, complaints }

@@ -28,7 +28,7 @@ const SHOWN_MAX: usize = 60;
 
 /// The state at the end of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Seen {
+pub struct ProgramFacts {
     started: BTreeSet<u32>,
     with_torch: BTreeSet<u32>,
     why: Vec<String>,
@@ -36,7 +36,7 @@ pub struct Seen {
     pub missed: BTreeMap<u32, String>,
 }
 
-impl Seen {
+impl ProgramFacts {
     /// Reads the programs' reports; `missed` is the result of [`watch`].
     pub fn read(folder: &Path, missed: BTreeMap<u32, String>) -> Self {
         use std::io::Read as _;
@@ -209,8 +209,8 @@ fn descendants(root: u32) -> Vec<u32> {
 mod tests {
     use super::*;
 
-    fn of(text: &str) -> Seen {
-        let mut seen = Seen::default();
+    fn of(text: &str) -> ProgramFacts {
+        let mut seen = ProgramFacts::default();
         text.lines().for_each(|line| seen.hear(line));
         seen
     }
@@ -218,12 +218,14 @@ mod tests {
     #[test]
     fn the_nearest_reason_is_told() {
         let none: [&str; 0] = [];
-        let told = |text: &str| of(text).nothing_recorded(&none);
-        assert!(told("").contains("no Python started that looks at PYTHONPATH"));
-        assert!(told("1 started\n2 started\n1 started").contains("2 Python programs started and none imported torch"));
-        assert!(told("1 started\n1 torch").contains("1 program imported torch and none used CUDA"));
-        assert!(told("1 started\n1 torch\n1 why no compiler").ends_with("nothing was recorded: no compiler"));
-        assert!(told("rubbish\n\n9\nx y z\n7 why").contains("no Python started"));
+        let reason = |text: &str| of(text).nothing_recorded(&none);
+        assert!(reason("").contains("no Python started that looks at PYTHONPATH"));
+        assert!(
+            reason("1 started\n2 started\n1 started").contains("2 Python programs started and none imported torch")
+        );
+        assert!(reason("1 started\n1 torch").contains("1 program imported torch and none used CUDA"));
+        assert!(reason("1 started\n1 torch\n1 why no compiler").ends_with("nothing was recorded: no compiler"));
+        assert!(reason("rubbish\n\n9\nx y z\n7 why").contains("no Python started"));
         let isolated = of("").nothing_recorded(&["/usr/bin/python3.11", "-I", "train.py"]);
         assert!(isolated.contains("`/usr/bin/python3.11 -I train.py`") && isolated.contains("-I;"), "{isolated}");
     }

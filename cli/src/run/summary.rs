@@ -18,7 +18,7 @@ use memctl_proto::v1;
 
 use super::child;
 use super::destination::{Destination, Kind};
-use super::programs::Seen;
+use super::programs::ProgramFacts;
 use super::say;
 use crate::args::{Format, Global};
 use crate::client;
@@ -53,13 +53,13 @@ pub struct Closing<'a> {
     /// Whether this launcher prints the page. Of several launchers, one does.
     pub prints: bool,
     /// How the command ended.
-    pub ended: &'a child::Ended,
+    pub ended: &'a child::CommandEnd,
     /// What was recorded.
     pub summary: &'a Summary,
     /// The command's words.
     pub words: &'a [OsString],
     /// Which Python programs were recorded.
-    pub seen: &'a Seen,
+    pub seen: &'a ProgramFacts,
 }
 
 impl Closing<'_> {

@@ -197,7 +197,7 @@ impl Gate {
         };
         if need == Need::Nothing {
             // The response does not depend on the caller, so the store is not needed.
-            return Ok(nobody(peer));
+            return Ok(unidentified(peer));
         }
         // The route of a job's views ends with placeholders.
         let action = path.rsplit('/').find(|part| !part.starts_with('{')).unwrap_or(path);
@@ -378,7 +378,7 @@ fn of_row(peer: &Peer, token: Token, row: &TokenRow) -> Result<Caller, Refusal> 
 }
 
 /// A caller whose identity does not matter.
-fn nobody(peer: Option<&Peer>) -> Caller {
+fn unidentified(peer: Option<&Peer>) -> Caller {
     let peer = peer.map_or_else(String::new, ToString::to_string);
     let none = Scope::One(crate::store::Tenant::default());
     Caller { name: "nobody".into(), peer, role: Role::Agent, scope: none, jobs: String::new(), proof: Proof::Lasting }
@@ -524,7 +524,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_machine_of_one_user_is_open_until_somebody_makes_a_token() {
+    async fn a_machine_of_one_user_is_open_until_a_token_is_made() {
         let (store, gate) = gate("").await;
         let none = HeaderMap::new();
         let near = tcp("127.0.0.1:1");

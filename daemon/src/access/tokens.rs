@@ -67,14 +67,14 @@ fn hex(bytes: &[u8]) -> String {
 
 /// A cached lookup.
 #[derive(Clone)]
-struct Known<T> {
+struct CachedLookup<T> {
     since: Instant,
     /// When the store last failed to respond to a lookup of it.
     away: Option<Instant>,
     found: T,
 }
 
-impl<T> Known<T> {
+impl<T> CachedLookup<T> {
     fn new(found: T) -> Self {
         Self { since: Instant::now(), away: None, found }
     }
@@ -96,9 +96,9 @@ type Row = Option<Arc<TokenRow>>;
 /// The cache of a store's tokens.
 pub struct Tokens {
     store: Arc<dyn Store>,
-    known: Mutex<HashMap<u64, Known<Row>>>,
+    known: Mutex<HashMap<u64, CachedLookup<Row>>>,
     /// Whether any token exists.
-    any: Mutex<Option<Known<bool>>>,
+    any: Mutex<Option<CachedLookup<bool>>>,
 }
 
 impl Tokens {
@@ -122,15 +122,15 @@ impl Tokens {
         if let Some(known) = known.as_ref().filter(|known| known.counts()) {
             return Ok(known.found.clone());
         }
-        match (self.answered(self.store.token(id)).await, known.filter(Known::holds_on)) {
+        match (self.answered(self.store.token(id)).await, known.filter(CachedLookup::holds_on)) {
             (Ok(row), _) => {
                 let row = row.map(Arc::new);
-                self.keep(id, Known::new(row.clone()));
+                self.keep(id, CachedLookup::new(row.clone()));
                 Ok(row)
             }
             (Err(_), Some(known)) => {
                 let row = known.found.clone();
-                self.keep(id, Known { away: Some(Instant::now()), ..known });
+                self.keep(id, CachedLookup { away: Some(Instant::now()), ..known });
                 Ok(row)
             }
             (Err(error), None) => Err(error),
@@ -147,9 +147,9 @@ impl Tokens {
         if let Some(known) = known.as_ref().filter(|known| known.found || known.counts()) {
             return Ok(known.found);
         }
-        let (now, any) = match (self.answered(self.store.tokens()).await, known.filter(Known::holds_on)) {
-            (Ok(tokens), _) => (Known::new(!tokens.is_empty()), !tokens.is_empty()),
-            (Err(_), Some(known)) => (Known { away: Some(Instant::now()), ..known }, false),
+        let (now, any) = match (self.answered(self.store.tokens()).await, known.filter(CachedLookup::holds_on)) {
+            (Ok(tokens), _) => (CachedLookup::new(!tokens.is_empty()), !tokens.is_empty()),
+            (Err(_), Some(known)) => (CachedLookup { away: Some(Instant::now()), ..known }, false),
             (Err(error), None) => return Err(error),
         };
         *self.lock_any() = Some(now);
@@ -172,15 +172,15 @@ impl Tokens {
         tokio::time::timeout(patience, asking).await.map_err(away)?
     }
 
-    fn lock_known(&self) -> MutexGuard<'_, HashMap<u64, Known<Row>>> {
+    fn lock_known(&self) -> MutexGuard<'_, HashMap<u64, CachedLookup<Row>>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn lock_any(&self) -> MutexGuard<'_, Option<Known<bool>>> {
+    fn lock_any(&self) -> MutexGuard<'_, Option<CachedLookup<bool>>> {
         self.any.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn keep(&self, id: u64, row: Known<Row>) {
+    fn keep(&self, id: u64, row: CachedLookup<Row>) {
         let mut known = self.lock_known();
         if known.len() >= KNOWN_MAX {
             known.retain(|_, known| known.counts());

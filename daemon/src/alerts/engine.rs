@@ -19,7 +19,7 @@ use super::alert::{Alert, AlertedFinding, ERROR_BYTES_MAX, Phase, cut};
 use super::deliver::{Failed, Message, Notification, Notifier, Outcome, Worker};
 use super::mailbox::Observation;
 use super::notice::Notice;
-use super::record::{self, Stored};
+use super::record::{self, StoredAlert};
 use super::{InForce, LAST_WORDS, Notifying, Shared, machine, silence};
 use crate::clock::now_ns;
 use crate::store::{AlertKind, AlertPut, AlertRecord, AlertSelection, PutOutcome, StoreError};
@@ -158,7 +158,7 @@ impl Engine {
         for _ in 0..TRIES {
             let records =
                 shared.store.alert_records(AlertSelection::OfJob { tenant: &job.tenant, job: &job.name }).await?;
-            let mut known: BTreeMap<u64, Stored> =
+            let mut known: BTreeMap<u64, StoredAlert> =
                 records.iter().filter_map(record::read).map(|stored| (stored.alert.id, stored)).collect();
             let mut changes = Vec::new();
             for sighting in sightings {
@@ -179,7 +179,7 @@ impl Engine {
     }
 
     /// Writes changes; returns whether all of them succeeded without a conflict.
-    async fn change(&self, changes: Vec<(Option<Alert>, Option<Stored>)>) -> Result<bool, StoreError> {
+    async fn change(&self, changes: Vec<(Option<Alert>, Option<StoredAlert>)>) -> Result<bool, StoreError> {
         let now_ns = now_ns();
         let puts: Vec<AlertPut> = changes
             .iter()

@@ -15,7 +15,7 @@ use crate::store::{AlertKind, AlertPut, AlertRecord};
 
 /// An alert with the version of its record; 0 if it is not stored yet.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Stored {
+pub struct StoredAlert {
     /// The alert.
     pub alert: Alert,
     /// Its record's version.
@@ -24,7 +24,7 @@ pub struct Stored {
 
 /// Reads the record of an alert.
 #[must_use]
-pub fn read(record: &AlertRecord) -> Option<Stored> {
+pub fn read(record: &AlertRecord) -> Option<StoredAlert> {
     let alert = if record.body.starts_with(b"{") {
         serde_json::from_slice(&record.body).ok()
     } else {
@@ -38,7 +38,7 @@ pub fn read(record: &AlertRecord) -> Option<Stored> {
         );
     }
     let tenant = record.tenant.clone();
-    alert.map(|alert| Stored { alert: Alert { id: record.id, tenant, ..alert }, version: record.version })
+    alert.map(|alert| StoredAlert { alert: Alert { id: record.id, tenant, ..alert }, version: record.version })
 }
 
 /// The change that stores this alert.

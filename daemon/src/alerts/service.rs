@@ -19,7 +19,7 @@ use tonic::{Request, Response, Status};
 use super::alert::{Alert, AlertedFinding, JobFacts, Phase, cut};
 use super::deliver::Notifier;
 use super::notice::Notice;
-use super::rules::Shown;
+use super::rules::ReceiverDetail;
 use super::silence::EVERY_TENANT;
 use super::{Alerts, record, silence};
 use crate::access::rights::Need;
@@ -303,7 +303,7 @@ impl alerts_server::Alerts for Alerts {
         let caller = Caller::of(&request)?;
         // Receivers belong to the daemon, not to a tenant.
         let operates = caller.scope == Scope::All && caller.may(Need::Operate);
-        let secrets = if operates { Shown::Everything } else { Shown::Names };
+        let secrets = if operates { ReceiverDetail::Everything } else { ReceiverDetail::Names };
         let in_force = self.shared.in_force();
         let rules = &in_force.rules;
         let toml = rules.to_toml(secrets);

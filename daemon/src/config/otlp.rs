@@ -252,7 +252,7 @@ mod tests {
     const PROTOCOL: &str = "OTEL_EXPORTER_OTLP_PROTOCOL";
 
     #[test]
-    fn nothing_is_sent_unless_somebody_says_where() {
+    fn nothing_is_sent_without_an_address() {
         assert_eq!(of(&[]), Ok(None));
         assert_eq!(of(&[(ALL, "")]), Ok(None));
         assert_eq!(of(&[("OTEL_METRIC_EXPORT_INTERVAL", "1"), ("OTEL_SERVICE_NAME", "x")]), Ok(None));

@@ -9,7 +9,7 @@
 use std::collections::HashMap;
 
 use memctl_analysis::Birth;
-use memctl_analysis::classes::{Asked, Class, Classifier, OPEN, Stay, allocated};
+use memctl_analysis::classes::{Class, Classifier, MemoryRequest, OPEN, Stay, allocated};
 use memctl_analysis::lifetimes::{BlockLife, Lives};
 use memctl_analysis::oom::demand::{FailedBefore, StepEnd, Stretch};
 use memctl_model::{Action, BlockState, DeviceIndex, Keyframe, KeyframeReason, Stack, StackId};
@@ -227,7 +227,8 @@ impl Watch {
 
     fn classed(self, resolve: &dyn Fn(StackId) -> Stack) -> Classed {
         let Self { lives, steps, step_ends, failed, .. } = self;
-        let asked: Vec<Asked> = lives.blocks.iter().map(|block| Asked::of_life(block, &steps)).collect();
+        let asked: Vec<MemoryRequest> =
+            lives.blocks.iter().map(|block| MemoryRequest::of_life(block, &steps)).collect();
         let classes = Classifier::new(resolve).requests(&asked);
         let stays = asked.iter().map(|one| one.ended == OPEN || one.stay != Some(Stay::Within)).collect();
         let mut by_address: HashMap<u64, Vec<usize>> = HashMap::new();

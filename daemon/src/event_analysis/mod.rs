@@ -24,7 +24,7 @@ use memctl_proto::v1;
 
 use crate::job_data::concurrently::concurrently;
 use crate::job_data::error::ReadError;
-use crate::job_data::job::{Found, find};
+use crate::job_data::job::{FoundJob, find};
 use crate::store::{DeviceRow, SessionKey, SessionRow, Store};
 
 /// The most ranks that are replayed. In larger jobs these are rank 0 and the ranks that stand out.
@@ -80,7 +80,7 @@ pub async fn findings(store: &Arc<dyn Store>, selection: &v1::Selection) -> Resu
 ///
 /// # Errors
 /// See [`findings`].
-pub(crate) async fn explain(store: &Arc<dyn Store>, found: &Arc<Found>) -> Result<Explained, ReadError> {
+pub(crate) async fn explain(store: &Arc<dyn Store>, found: &Arc<FoundJob>) -> Result<Explained, ReadError> {
     let chosen = chosen(found);
     let mut explained = Explained { known: found.rank_count(), ..Explained::default() };
     let replays = chosen
@@ -107,13 +107,13 @@ pub(crate) async fn explain(store: &Arc<dyn Store>, found: &Arc<Found>) -> Resul
 }
 
 /// Puts the job's run into the commands of advice.
-pub(crate) fn name_job(findings: &mut [Finding], found: &Found) {
+pub(crate) fn name_job(findings: &mut [Finding], found: &FoundJob) {
     let job = shell_word(&found.job.address().to_string());
     findings.iter_mut().for_each(|finding| finding.name_job(&job));
 }
 
 /// Adds the names of processes to findings that have only ranks.
-pub(crate) fn name_processes(findings: &mut [Finding], found: &Found) {
+pub(crate) fn name_processes(findings: &mut [Finding], found: &FoundJob) {
     for finding in findings.iter_mut().filter(|finding| finding.processes.is_empty()) {
         let own = found.sessions.iter().filter(|session| finding.ranks.contains(&session.info.rank));
         let names: Vec<String> = own.map(|session| found.process_name(session)).collect();
@@ -126,7 +126,7 @@ pub(crate) fn name_processes(findings: &mut [Finding], found: &Found) {
 /// Replays one device: its failed requests, and its last stretch if that is still stored.
 async fn replay_device(
     store: Arc<dyn Store>,
-    found: Arc<Found>,
+    found: Arc<FoundJob>,
     session: SessionRow,
     device: DeviceRow,
 ) -> Result<(SessionKey, Vec<oom::Report>, Option<window::StretchAnalysis>), ReadError> {
@@ -143,7 +143,7 @@ async fn replay_device(
 
 /// The devices to replay, by rank. A small job has all of them replayed. A larger job has rank 0, the ranks that ran
 /// out of memory, and the ranks with the most reserved memory that is not in use.
-fn chosen(found: &Found) -> Vec<(&SessionRow, &DeviceRow)> {
+fn chosen(found: &FoundJob) -> Vec<(&SessionRow, &DeviceRow)> {
     let mut devices: Vec<(&SessionRow, &DeviceRow)> = found
         .sessions
         .iter()

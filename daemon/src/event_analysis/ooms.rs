@@ -30,7 +30,7 @@ use memctl_proto::v1::ItemKind;
 use super::classed::{Classed, Until};
 use super::measured;
 use crate::job_data::error::ReadError;
-use crate::job_data::job::Found;
+use crate::job_data::job::FoundJob;
 use crate::job_data::mark_cursor::{MarkCursor, Passed};
 use crate::job_data::replay::{Go, Replay};
 use crate::job_data::stacks::{dictionary, open};
@@ -66,7 +66,7 @@ struct FailurePosition {
 /// Reports about the last failed requests of a device, by time.
 pub(crate) async fn of_device(
     store: &dyn Store,
-    found: &Found,
+    found: &FoundJob,
     session: &SessionRow,
     device: &DeviceRow,
 ) -> Result<Vec<oom::Report>, ReadError> {
@@ -318,7 +318,7 @@ fn sites(
 }
 
 /// The other ranks: their levels at their latest boundary, and the free memory of their devices at that time.
-async fn peers(store: &dyn Store, found: &Found, own: &SessionRow, time_ns: u64) -> Result<Vec<Peer>, ReadError> {
+async fn peers(store: &dyn Store, found: &FoundJob, own: &SessionRow, time_ns: u64) -> Result<Vec<Peer>, ReadError> {
     let mut peers = Vec::new();
     for session in found.sessions.iter().filter(|session| session.key != own.key).take(PEERS_MAX) {
         for device in found.devices_of(session.key).iter() {
@@ -339,7 +339,7 @@ async fn peers(store: &dyn Store, found: &Found, own: &SessionRow, time_ns: u64)
 }
 
 /// Findings about ranks that died of out of memory without a failed request of the allocator.
-pub(crate) async fn deaths(store: &dyn Store, found: &Found) -> Result<Vec<Finding>, ReadError> {
+pub(crate) async fn deaths(store: &dyn Store, found: &FoundJob) -> Result<Vec<Finding>, ReadError> {
     let mut findings = Vec::new();
     for session in &found.sessions {
         let Some((end, failure)) = session.end.as_ref().and_then(|end| Some((end, end.failure.as_ref()?))) else {
@@ -377,7 +377,7 @@ pub(crate) async fn deaths(store: &dyn Store, found: &Found) -> Result<Vec<Findi
 }
 
 /// Findings about ranks whose count of failed requests rose, and none of whose stored events is a failed request.
-pub(crate) async fn counted(store: &dyn Store, found: &Found) -> Result<Vec<Finding>, ReadError> {
+pub(crate) async fn counted(store: &dyn Store, found: &FoundJob) -> Result<Vec<Finding>, ReadError> {
     let mut all = Vec::new();
     for session in &found.sessions {
         let devices = found.devices_of(session.key);

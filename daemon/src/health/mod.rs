@@ -66,8 +66,8 @@ impl Health {
         shutting_down: watch::Receiver<bool>,
         watching: &mut JoinSet<()>,
     ) -> Self {
-        let (told, probe) = watch::channel(Probe::default());
-        watching.spawn(probing(store, told));
+        let (sender, probe) = watch::channel(Probe::default());
+        watching.spawn(probing(store, sender));
         Self { tasks, store: probe, writes, shutting_down }
     }
 
@@ -137,7 +137,7 @@ impl Health {
 
 /// Probes the store repeatedly. A late probe is awaited, so that a store that hangs is not probed again in the
 /// meantime.
-async fn probing(store: Arc<dyn Store>, told: watch::Sender<Probe>) {
+async fn probing(store: Arc<dyn Store>, sender: watch::Sender<Probe>) {
     loop {
         let begun = Instant::now();
         let asked = store.clone();
@@ -148,7 +148,7 @@ async fn probing(store: Arc<dyn Store>, told: watch::Sender<Probe>) {
             Ok(answer) => answer,
             Err(_) => {
                 let fault = format!("no answer within {} s", store.patience().as_secs_f64());
-                tell(&told, Probe { fault: Some(fault), took: None });
+                tell(&sender, Probe { fault: Some(fault), took: None });
                 // A connection to a lost server never responds, so a new connection is tried after a while.
                 let Ok(answer) = tokio::time::timeout(PROBE_MAX, probe.join_next()).await else { continue };
                 answer
@@ -161,14 +161,14 @@ async fn probing(store: Arc<dyn Store>, told: watch::Sender<Probe>) {
             None => None,
         };
         let took = fault.is_none().then(|| begun.elapsed());
-        tell(&told, Probe { fault, took });
+        tell(&sender, Probe { fault, took });
         tokio::time::sleep(PROBE_EVERY).await;
     }
 }
 
 /// Wakes watchers only if the fault changes, not for each duration.
-fn tell(told: &watch::Sender<Probe>, probe: Probe) {
-    told.send_if_modified(|known| {
+fn tell(sender: &watch::Sender<Probe>, probe: Probe) {
+    sender.send_if_modified(|known| {
         let is_news = known.fault.is_some() != probe.fault.is_some();
         match (&known.fault, &probe.fault) {
             (None, Some(fault)) => {

@@ -33,14 +33,14 @@ pub async fn alerts(State(room): State<Room>, Extension(caller): Extension<Calle
         let jobs = room.query.jobs(&asking.caller, jobs).await.map_err(Status::from)?.jobs;
         Ok(Alerts { jobs: Some(Watched::new(&jobs)), ..alerts })
     };
-    asking.told(answer).await
+    asking.json_response(answer).await
 }
 
 /// The response of `memctl alerts silences`.
 pub async fn silences(State(room): State<Room>, Extension(caller): Extension<Caller>, uri: Uri) -> Answered {
     Params::of(&uri)?.takes(&[])?;
     let asking = Asking { room: &room, caller };
-    asking.told(async { Ok(room.sources.alerts.list_own_silences(&asking.caller).await?) }).await
+    asking.json_response(async { Ok(room.sources.alerts.list_own_silences(&asking.caller).await?) }).await
 }
 
 /// The request of `memctl alerts silence`; returns the new silence.
@@ -61,7 +61,7 @@ pub async fn silence(
     let request =
         v1::AddSilenceRequest { silence: Some(silence), for_ns: u64::from(minutes).saturating_mul(MINUTE_NS) };
     let answer = async { Ok(room.sources.alerts.silence(&asking.caller, request).await?) };
-    Ok(asking.told(answer).await.into_response())
+    Ok(asking.json_response(answer).await.into_response())
 }
 
 /// The request of `memctl alerts unsilence`.
@@ -82,5 +82,5 @@ pub async fn unsilence(
         room.sources.alerts.unsilence(&asking.caller, &id).await?;
         Ok(room.sources.alerts.list_own_silences(&asking.caller).await?)
     };
-    Ok(asking.told(answer).await.into_response())
+    Ok(asking.json_response(answer).await.into_response())
 }

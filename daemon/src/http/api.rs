@@ -32,7 +32,10 @@ pub(super) struct Asking<'r> {
 
 impl Asking<'_> {
     /// The response in the form of the command line's output, once there is a permit for it.
-    pub(super) async fn told<T: Serialize>(&self, answer: impl Future<Output = Result<T, Trouble>>) -> Answered {
+    pub(super) async fn json_response<T: Serialize>(
+        &self,
+        answer: impl Future<Output = Result<T, Trouble>>,
+    ) -> Answered {
         let permit = self.room.permit(&self.caller).await?;
         let answer = answer.await?;
         let mut text = Vec::new();
@@ -54,7 +57,7 @@ pub async fn caller(State(room): State<Room>, Extension(caller): Extension<Calle
     let tenant = asking.caller.tenant_name().to_owned();
     let may_leave = matches!(&room.auth, super::Authentication::Gate(_)) && asking.caller.has_token();
     let known = Known::new(name.clone(), *role, tenant, may_leave, env!("CARGO_PKG_VERSION"));
-    asking.told(async { Ok(known) }).await
+    asking.json_response(async { Ok(known) }).await
 }
 
 /// The response of `memctl jobs`.
@@ -64,5 +67,5 @@ pub async fn jobs(State(room): State<Room>, Extension(caller): Extension<Caller>
     let limit = asked.number("limit")?.unwrap_or(0);
     let asking = Asking { room: &room, caller };
     let request = v1::ListJobsRequest { limit, judge: true, ..v1::ListJobsRequest::default() };
-    asking.told(async { Ok(room.query.jobs(&asking.caller, request).await.map_err(Status::from)?) }).await
+    asking.json_response(async { Ok(room.query.jobs(&asking.caller, request).await.map_err(Status::from)?) }).await
 }

@@ -43,9 +43,9 @@ pub async fn asset(Path(name): Path<String>, headers: HeaderMap) -> Response {
 fn file(headers: &HeaderMap, kind: &'static str, bytes: &'static [u8]) -> Response {
     let tag = tag(bytes);
     let same = is_known(headers, &tag);
-    let told: [(HeaderName, String); 3] =
+    let head: [(HeaderName, String); 3] =
         [(CONTENT_TYPE, kind.to_owned()), (CACHE_CONTROL, "no-cache".to_owned()), (ETAG, tag)];
-    if same { (StatusCode::NOT_MODIFIED, told).into_response() } else { (told, bytes).into_response() }
+    if same { (StatusCode::NOT_MODIFIED, head).into_response() } else { (head, bytes).into_response() }
 }
 
 /// The tag of these bytes for revalidation.

@@ -15,7 +15,7 @@ use super::job_views::{Calling, JobViews};
 use super::params::Params;
 use super::trouble::Trouble;
 use crate::access::Caller;
-use crate::listen::Held;
+use crate::listen::ResponseGuard;
 use crate::query::QueryService;
 
 /// The largest response.
@@ -49,7 +49,7 @@ impl Page for PageService {
             return Err(Status::resource_exhausted("the answer is too large for a message; select fewer ranks"));
         }
         let mut answer = Response::new(PageAnswer { content });
-        answer.extensions_mut().insert(Held::new(permit));
+        answer.extensions_mut().insert(ResponseGuard::new(permit));
         Ok(answer)
     }
 }

@@ -82,7 +82,7 @@ impl Recordings {
     /// The answer to an address below `/api/v1/`, with its query.
     pub async fn get(&self, address: &str) -> PageAnswer {
         self.answer(address).await.unwrap_or_else(|trouble| {
-            let (status, text) = trouble.told();
+            let (status, text) = trouble.status_and_text();
             PageAnswer { status: status.as_u16(), kind: "text/plain; charset=utf-8", content: text.into_bytes() }
         })
     }

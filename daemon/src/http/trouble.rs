@@ -48,7 +48,7 @@ impl Trouble {
     }
 
     /// The status over HTTP, and the text, which ends with a line break.
-    pub(super) fn told(&self) -> (StatusCode, String) {
+    pub(super) fn status_and_text(&self) -> (StatusCode, String) {
         match self {
             Self::Params(why) => (StatusCode::BAD_REQUEST, format!("{why}\n")),
             Self::Said(status) => (code(status.code()), format!("{}\n", status.message())),
@@ -60,7 +60,7 @@ impl Trouble {
 #[cfg(not(target_family = "wasm"))]
 impl IntoResponse for Trouble {
     fn into_response(self) -> Response {
-        let (status, text) = self.told();
+        let (status, text) = self.status_and_text();
         plain(status, text)
     }
 }

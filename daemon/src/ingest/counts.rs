@@ -123,16 +123,16 @@ impl Counts {
         }
         let mut known = self.announced.lock().unwrap_or_else(PoisonError::into_inner);
         let before = known.get(&append.session).copied().unwrap_or(0);
-        let told = before.saturating_add(announced);
+        let total = before.saturating_add(announced);
         add(&self.dropped[0], announced);
         if append.end.is_some() {
             let Dropped { ring_full, spool_full, shutdown } = append.dropped;
-            add(&self.dropped[0], ring_full.saturating_sub(told));
+            add(&self.dropped[0], ring_full.saturating_sub(total));
             add(&self.dropped[1], spool_full);
             add(&self.dropped[2], shutdown);
             known.remove(&append.session);
         } else if before > 0 || known.len() < SESSIONS_MAX {
-            known.insert(append.session, told);
+            known.insert(append.session, total);
         }
     }
 

@@ -24,7 +24,7 @@ use counts::{Counts, Figures};
 use memctl_model::SessionInfo;
 use memctl_model::limits::{ITEM_BYTES_MAX, MESSAGE_BYTES_MAX};
 use memctl_proto::PROTOCOL_VERSION;
-use memctl_proto::v1::agent_message::Body as Said;
+use memctl_proto::v1::agent_message::Body as AgentBody;
 use memctl_proto::v1::daemon_message::Body as Answer;
 use memctl_proto::v1::ingest_server::Ingest;
 use memctl_proto::v1::{Ack, AgentMessage, DaemonMessage, Hello, Item, ItemKind, Refused, RefusedReason, Welcome};
@@ -38,7 +38,7 @@ use crate::access::{Caller, Gate};
 use crate::clock::steady;
 use crate::listen::Peer;
 use crate::notify::{ChangedJob, Notifier};
-use crate::server_requests::{Asked, Readiness};
+use crate::server_requests::{AskReceiver, Readiness};
 use crate::store::{OpenedSession, Opening, SecretHash, Store, StoreError, Tenant, opening};
 use crate::streams::{Claim, Streams};
 
@@ -297,7 +297,7 @@ impl IngestService {
             // The machine may be overloaded, so the agent may retry later.
             .map_err(|_| (RefusedReason::Busy, "no hello came in time".to_owned()))?
             .map_err(|status| (RefusedReason::Invalid, format!("the stream broke: {}", status.message())))?;
-        let Some(AgentMessage { body: Some(Said::Hello(hello)) }) = first else {
+        let Some(AgentMessage { body: Some(AgentBody::Hello(hello)) }) = first else {
             return Err(invalid("the first message must be a hello"));
         };
         // Values of a newer agent that this daemon does not know are read as unset.
@@ -333,7 +333,7 @@ impl IngestService {
         caller: &Caller,
         Greeted { session, tenant, .. }: &Greeted,
         opened: &OpenedSession,
-        (mut claim, mut asked): (Claim, Asked),
+        (mut claim, mut asked): (Claim, AskReceiver),
         mut inbound: Streaming<AgentMessage>,
         answers: &Answers,
     ) {
@@ -371,8 +371,8 @@ impl IngestService {
                 }
             };
             let item = match message {
-                Ok(Some(AgentMessage { body: Some(Said::Item(item)) })) => item,
-                Ok(Some(AgentMessage { body: Some(Said::Holders(answer)) })) => {
+                Ok(Some(AgentMessage { body: Some(AgentBody::Item(item)) })) => item,
+                Ok(Some(AgentMessage { body: Some(AgentBody::Holders(answer)) })) => {
                     asked.heard(answer);
                     continue;
                 }

@@ -18,7 +18,7 @@ use crate::streams::Streams;
 const LOST_AFTER_NS: u64 = 30_000_000_000;
 
 /// A job with its sessions, one per process.
-pub(crate) struct Found {
+pub(crate) struct FoundJob {
     pub job: JobRow,
     /// By rank, then by start.
     pub sessions: Vec<SessionRow>,
@@ -92,7 +92,7 @@ pub(crate) async fn stored(
 }
 
 /// Finds the job of a selection and narrows it to the selected processes and devices.
-pub(crate) async fn find(store: &dyn Store, selection: &v1::Selection) -> Result<Found, ReadError> {
+pub(crate) async fn find(store: &dyn Store, selection: &v1::Selection) -> Result<FoundJob, ReadError> {
     let which = which(selection);
     let Some(job) = stored(store, &which, selection.attempt).await? else {
         return match which {
@@ -115,7 +115,7 @@ pub(crate) async fn find(store: &dyn Store, selection: &v1::Selection) -> Result
     let asked: HashSet<SessionKey> = sessions.iter().map(|session| session.key).collect();
     devices.retain(|device| asked.contains(&device.session));
     drop_unused(&mut devices);
-    let mut found = Found { job, sessions, devices, others, earlier, processes };
+    let mut found = FoundJob { job, sessions, devices, others, earlier, processes };
     found.narrow(&selection.devices)?;
     Ok(found)
 }
@@ -149,9 +149,9 @@ fn check(
 /// The job with all its processes. Processes that are not selected are also needed to determine the usual values.
 pub(crate) async fn with_all_processes(
     store: &dyn Store,
-    found: &Arc<Found>,
+    found: &Arc<FoundJob>,
     selection: &v1::Selection,
-) -> Result<Arc<Found>, ReadError> {
+) -> Result<Arc<FoundJob>, ReadError> {
     let v1::Selection { ranks, processes, devices, .. } = selection;
     if ranks.is_empty() && processes.is_empty() && devices.is_empty() {
         return Ok(found.clone());
@@ -195,7 +195,7 @@ fn listed(all: impl Iterator<Item = String>, count: usize) -> String {
     format!("{}{}", shown.join(", "), if count > 16 { ", …" } else { "" })
 }
 
-impl Found {
+impl FoundJob {
     /// The devices of a session. This is a binary search, because a job may have thousands of sessions and most
     /// responses loop over all of them.
     pub fn devices_of(&self, session: SessionKey) -> &[DeviceRow] {

@@ -117,7 +117,7 @@ impl MarkCursor {
     /// Sets the position before the first of these marks. If the first mark of a kind is an end, it shows what was
     /// running. If it is a begin, it shows what was over.
     fn enter(&mut self, marks: &[Mark]) {
-        let mut told = [false; 6];
+        let mut seen = [false; 6];
         for mark in marks {
             match mark.kind {
                 MarkKind::EpochBegin(epoch) if self.epoch.is_none() => self.epoch = Some(epoch.saturating_sub(1)),
@@ -126,8 +126,8 @@ impl MarkCursor {
                 MarkKind::StepEnd(step) if self.last_step.is_none() => {
                     (self.step, self.last_step) = (Some(step), Some(step));
                 }
-                MarkKind::PhaseBegin(phase) => told[phase as usize] = true,
-                MarkKind::PhaseEnd(phase) if !std::mem::replace(&mut told[phase as usize], true) => self.begin(phase),
+                MarkKind::PhaseBegin(phase) => seen[phase as usize] = true,
+                MarkKind::PhaseEnd(phase) if !std::mem::replace(&mut seen[phase as usize], true) => self.begin(phase),
                 _ => {}
             }
         }

@@ -16,4 +16,4 @@ mod similar_names;
 pub(crate) mod stacks;
 
 pub use error::ReadError;
-pub(crate) use job::{Found, find};
+pub(crate) use job::{FoundJob, find};

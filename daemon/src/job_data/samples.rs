@@ -10,7 +10,7 @@ use memctl_proto::item::Content;
 use memctl_proto::v1::ItemKind;
 
 use super::error::ReadError;
-use super::job::Found;
+use super::job::FoundJob;
 use super::mark_cursor::last_boundary_ns;
 use super::stacks::open;
 use crate::store::{Selection, SessionKey, SessionRow, Store};
@@ -22,7 +22,10 @@ const LOOK_BACK_NS: u64 = 30_000_000_000;
 const ITEMS_MAX: usize = 64;
 
 /// The latest figures by session and device.
-pub(crate) async fn latest(store: &dyn Store, found: &Found) -> Result<HashMap<(SessionKey, u8), Sample>, ReadError> {
+pub(crate) async fn latest(
+    store: &dyn Store,
+    found: &FoundJob,
+) -> Result<HashMap<(SessionKey, u8), Sample>, ReadError> {
     let mut latest = HashMap::new();
     for session in &found.sessions {
         let since = last_ns(found, session).saturating_sub(LOOK_BACK_NS);
@@ -76,7 +79,7 @@ pub(crate) fn raise(known: &mut Sample, other: &Sample) {
 }
 
 /// The last known time of a session.
-fn last_ns(found: &Found, session: &SessionRow) -> u64 {
+fn last_ns(found: &FoundJob, session: &SessionRow) -> u64 {
     let devices = found.devices_of(session.key).iter();
     let boundary = devices.filter_map(|device| device.latest.map(|latest| latest.time_ns)).max();
     let end = session.end.as_ref().map(|end| end.time_ns);

@@ -16,7 +16,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use memctl_analysis::judge::{Asked, Foreseen, RankWatch, foreseen};
+use memctl_analysis::judge::{ForecastRequest, Foreseen, RankWatch, foreseen};
 use memctl_model::{Event, Finding, Foresight, JobState, MarkKind};
 use memctl_proto::chunk::Decoder;
 use memctl_proto::item::Content;
@@ -24,13 +24,13 @@ use memctl_proto::v1::ItemKind;
 use memctl_replay::{Ahead, Conf, Fails, Limit, Of, STEPS_AHEAD, Shortage, Version};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use self::forecast::{Saw, Told};
+use self::forecast::{Forecast, Saw};
 use self::pace::{Pace, processor_time};
 use super::job_watch::JobWatch;
 use crate::job_data::job::state;
 use crate::job_data::replay::keyframe_before;
 use crate::job_data::stacks::open;
-use crate::job_data::{Found, ReadError};
+use crate::job_data::{FoundJob, ReadError};
 use crate::store::{DeviceRow, Selection, SessionKey, SessionRow, Store};
 use crate::streams::Streams;
 
@@ -67,7 +67,7 @@ struct Look {
     ended_ns: u64,
     step_ns: Option<u64>,
     /// The reported forecast; it is only set if the growth supported it when it was made.
-    told: Option<Told>,
+    forecast: Option<Forecast>,
     pace: Pace,
     /// Processor time used in this round.
     worked: Duration,
@@ -79,11 +79,11 @@ impl Looks {
     pub async fn look(
         &mut self,
         (store, streams, places): (&dyn Store, &Streams, &Arc<Semaphore>),
-        found: &Found,
+        found: &FoundJob,
         watch: &JobWatch,
         findings: &[Finding],
     ) -> Vec<Finding> {
-        let mut told = Vec::new();
+        let mut forecasts = Vec::new();
         let mut known = std::mem::take(&mut self.devices);
         let by_key = found.by_key();
         for row in &found.devices {
@@ -120,19 +120,20 @@ impl Looks {
             }
             match goes_on {
                 Ok(true) => {
-                    let request = |fails: &Fails| Asked {
+                    let request = |fails: &Fails| ForecastRequest {
                         bytes: fails.requested.bytes,
                         stack: watch.frames(session.key, fails.stack),
                     };
-                    let standing = look.told.as_ref().filter(|told| vouched.vouches_for(told.fails.sight()));
-                    told.extend(standing.map(|told| look.finding(told, watched, request, limit_bytes)));
+                    let standing =
+                        look.forecast.as_ref().filter(|forecast| vouched.vouches_for(forecast.fails.sight()));
+                    forecasts.extend(standing.map(|forecast| look.finding(forecast, watched, request, limit_bytes)));
                     self.devices.insert(key, look);
                 }
                 Ok(false) => {}
                 Err(error) => tracing::debug!(session = session.key, %error, "nothing can be foreseen"),
             }
         }
-        told
+        forecasts
     }
 }
 
@@ -167,7 +168,7 @@ impl Look {
             at_event: keyframe.as_ref().map_or(0, |keyframe| keyframe.at_event),
             ended_ns: keyframe.as_ref().map_or(0, |keyframe| keyframe.time_ns),
             step_ns: None,
-            told: None,
+            forecast: None,
             pace: Pace::new(Instant::now()),
             worked: Duration::ZERO,
             _place: place,
@@ -239,7 +240,7 @@ impl Look {
         self.step_ns = Some(end_ns.saturating_sub(self.ended_ns));
         self.ended_ns = end_ns;
         let seen = self.ahead.steps_seen();
-        if more >= ENDS_LOOKED_AT || self.told.as_ref().is_some_and(|told| !told.is_followed(seen)) {
+        if more >= ENDS_LOOKED_AT || self.forecast.as_ref().is_some_and(|forecast| !forecast.is_followed(seen)) {
             return;
         }
         let steps = self.step_ns.map_or(STEPS_AHEAD, |ns| u32::try_from(HORIZON_NS / ns.max(1)).unwrap_or(u32::MAX));
@@ -258,27 +259,27 @@ impl Look {
     fn tell(&mut self, fails: Option<Fails>, (limit, vouched): (Limit, Foresight), seen: u64) {
         if let Some(fails) = fails.filter(|fails| vouched.vouches_for(fails.sight())) {
             let (fails, instead) = self.ahead.names(limit, &fails);
-            self.told = Some(Told { fails, instead, at: seen });
+            self.forecast = Some(Forecast { fails, instead, at: seen });
             return;
         }
         let saw = Saw { seen, is_in_sight: self.ahead.is_in_sight(), is_uneven: self.ahead.is_uneven() };
-        self.told = self.told.take().filter(|told| told.stands(saw));
+        self.forecast = self.forecast.take().filter(|forecast| forecast.stands(saw));
     }
 
     fn finding(
         &self,
-        told: &Told,
+        forecast: &Forecast,
         watched: &RankWatch,
-        request: impl Fn(&Fails) -> Asked,
+        request: impl Fn(&Fails) -> ForecastRequest,
         limit_bytes: u64,
     ) -> Finding {
-        let fails = &told.fails;
+        let fails = &forecast.fails;
         foreseen(&Foreseen {
             who: watched.who(),
-            steps: told.steps(self.ahead.steps_seen()),
+            steps: forecast.steps(self.ahead.steps_seen()),
             is_of_largest: fails.of == Of::Most,
             request: request(fails),
-            instead: told.instead.iter().map(request).collect(),
+            instead: forecast.instead.iter().map(request).collect(),
             is_cut_up: fails.shortage == Shortage::Fragmentation,
             allocated_bytes: fails.allocated_bytes,
             reserved_bytes: fails.reserved_bytes,

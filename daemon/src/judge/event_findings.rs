@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::event_analysis::{Explained, explain};
-use crate::job_data::{Found, ReadError};
+use crate::job_data::{FoundJob, ReadError};
 use crate::store::{DeviceRow, Store};
 
 /// Jobs with at most this many events are always replayed, because it takes only tens of milliseconds.
@@ -27,7 +27,7 @@ const AGAIN_AFTER_FAILURE: Duration = Duration::from_secs(3);
 const DECIDED: Duration = Duration::from_secs(60);
 
 /// The last result, and the state of the job for which it was computed.
-pub(super) struct Kept {
+pub(super) struct CachedFindings {
     at: Instant,
     stored: u64,
     ooms: u64,
@@ -39,8 +39,8 @@ pub(super) struct Kept {
 /// Replays the job's events if it is worth the time; `kept` is the last result.
 pub(super) async fn look(
     store: &Arc<dyn Store>,
-    found: &Arc<Found>,
-    kept: &mut Option<Kept>,
+    found: &Arc<FoundJob>,
+    kept: &mut Option<CachedFindings>,
 ) -> Result<Option<Explained>, ReadError> {
     if !is_worth_a_look(found) {
         return Ok(None);
@@ -51,7 +51,7 @@ pub(super) async fn look(
     let stored = changes.fold(0, u64::wrapping_add);
     let ooms = found.devices.iter().fold(0, |sum: u64, device| sum.saturating_add(device.ooms));
     let goes_on = found.sessions.iter().any(|session| session.end.is_none());
-    let is_fresh = |kept: &Kept| {
+    let is_fresh = |kept: &CachedFindings| {
         let open = kept.failed_at.is_some_and(|at| at.elapsed() < DECIDED);
         kept.at.elapsed() < if open { AGAIN_AFTER_FAILURE } else { AGAIN }
     };
@@ -64,11 +64,11 @@ pub(super) async fn look(
     let explained = explain(store, found).await?;
     let unchanged = kept.as_ref().filter(|kept| kept.ooms == ooms).map(|kept| kept.failed_at);
     let failed_at = unchanged.unwrap_or_else(|| (ooms > 0).then(Instant::now));
-    *kept = Some(Kept { at: Instant::now(), stored, ooms, failed_at, explained: explained.clone() });
+    *kept = Some(CachedFindings { at: Instant::now(), stored, ooms, failed_at, explained: explained.clone() });
     Ok(Some(explained))
 }
 
-fn is_worth_a_look(found: &Found) -> bool {
+fn is_worth_a_look(found: &FoundJob) -> bool {
     let events: u64 = found.sessions.iter().fold(0, |sum, session| sum.saturating_add(session.events));
     let failed = found.sessions.iter().any(|session| session.end.as_ref().is_some_and(|end| end.failure.is_some()));
     events <= EVENTS_SMALL || failed || found.devices.iter().any(is_odd)

@@ -9,7 +9,7 @@ use memctl_model::{Counters, Finding, JobState};
 
 use super::job_watch::Watched;
 use super::judgement::Judgement;
-use crate::job_data::Found;
+use crate::job_data::FoundJob;
 use crate::job_data::job::{Summary, completeness, state};
 use crate::store::{DeviceRow, SessionKey, SessionRow};
 use crate::streams::Streams;
@@ -17,7 +17,7 @@ use crate::summaries::{DeviceFigures, JobFigures};
 
 /// The job's figures.
 pub(super) fn of(
-    found: &Found,
+    found: &FoundJob,
     summary: &Summary,
     judgement: Option<&Judgement>,
     watched: &Watched,
@@ -68,7 +68,7 @@ pub(super) fn of(
 }
 
 fn figures(
-    found: &Found,
+    found: &FoundJob,
     session: &SessionRow,
     state: JobState,
     row: &DeviceRow,

@@ -25,7 +25,7 @@ use memctl_proto::v1::holders_asked::Outcome;
 use super::holders::{concerns, is_cut, keep, may_be_about, may_be_asked_about, stacks_of};
 use crate::clock::steady;
 use crate::job_data::stacks::dictionary;
-use crate::job_data::{Found, ReadError};
+use crate::job_data::{FoundJob, ReadError};
 use crate::notify::{ChangedJob, Notifier};
 use crate::server_requests::{AskError, Line};
 use crate::store::{HoldersIndex, Says, SessionKey, Store};
@@ -108,7 +108,7 @@ impl Unasked {
     }
 
     /// Begins queries about findings of a job whose holders are unknown or whose sites have grown.
-    pub fn look(&self, job: &ChangedJob, found: &Arc<Found>, findings: &[Finding]) {
+    pub fn look(&self, job: &ChangedJob, found: &Arc<FoundJob>, findings: &[Finding]) {
         self.tried().retain(|session, tried| tried.is_under_way || self.streams.is_streaming(*session));
         let mut waiting: HashSet<SessionKey> = HashSet::new();
         for finding in findings.iter().filter(|finding| may_be_asked_about(finding) && is_open(finding)) {
@@ -123,8 +123,10 @@ impl Unasked {
                 continue;
             }
             let site = finding.fingerprint(&found.job.name).0;
-            let at_least =
-                finding.holders.as_ref().map_or(0, |told| told_more_at(told.asked.budget_ms, &told.asked.outcome));
+            let at_least = finding
+                .holders
+                .as_ref()
+                .map_or(0, |known| budget_for_more(known.asked.budget_ms, &known.asked.outcome));
             if waiting.contains(&session.key) {
                 continue;
             }
@@ -164,7 +166,7 @@ impl Unasked {
         self.tried().get(&session).and_then(|tried| tried.sites.get(&site)).is_some_and(|tries| *tries < TRIES_MAX)
     }
 
-    async fn ask(self, (job, found): (&ChangedJob, &Found), finding: &Finding, of: Asking, mut turn: Turn) {
+    async fn ask(self, (job, found): (&ChangedJob, &FoundJob), finding: &Finding, of: Asking, mut turn: Turn) {
         match self.tried_once(found, finding, of, turn.session).await {
             Ok(Try::Done) => {}
             Ok(Try::Later) => {
@@ -182,7 +184,7 @@ impl Unasked {
 
     async fn tried_once(
         &self,
-        found: &Found,
+        found: &FoundJob,
         finding: &Finding,
         Asking { rank, line, budget_ms }: Asking,
         session: SessionKey,
@@ -243,7 +245,7 @@ fn budget_ms(age: Duration, spent: Duration) -> Option<u32> {
 }
 
 /// How long a search must be to find more than one that ended early, or as much as a complete one.
-fn told_more_at(budget_ms: u32, outcome: &Result<HoldersFound, String>) -> u32 {
+fn budget_for_more(budget_ms: u32, outcome: &Result<HoldersFound, String>) -> u32 {
     match outcome {
         Ok(found) if is_cut(found) => budget_ms.saturating_mul(2).min(BUDGET_MS),
         Ok(found) => u32::try_from(found.took_us.div_ceil(1_000)).unwrap_or(u32::MAX).min(BUDGET_MS),
@@ -261,9 +263,9 @@ fn is_fact(finding: &Finding, device_bytes: Option<u64>) -> bool {
 /// Whether a process must still be queried about a finding's holders. That is so if there is no answer, if the daemon's
 /// own search ended early and explains few blocks, or if the site has grown since the only query.
 fn is_open(finding: &Finding) -> bool {
-    let Some(told) = &finding.holders else { return true };
-    let Ok(found) = &told.asked.outcome else { return false };
-    if !told.asked.unasked {
+    let Some(holders) = &finding.holders else { return true };
+    let Ok(found) = &holders.asked.outcome else { return false };
+    if !holders.asked.unasked {
         return false;
     }
     if is_cut(found) {
@@ -273,13 +275,13 @@ fn is_open(finding: &Finding) -> bool {
         return false;
     }
     // Growth of a holder is known only if the holder has a length.
-    let was_asked_once = told.pace.iter().all(Option::is_none);
+    let was_asked_once = holders.pace.iter().all(Option::is_none);
     let has_length = found.holders.iter().any(|holder| holder.length.is_some());
     was_asked_once && has_length && finding.live_bytes.is_some_and(|now| has_grown_on(found, now))
 }
 
 fn is_cut_short(finding: &Finding) -> bool {
-    finding.holders.as_ref().is_some_and(|told| told.asked.outcome.as_ref().is_ok_and(is_cut))
+    finding.holders.as_ref().is_some_and(|holders| holders.asked.outcome.as_ref().is_ok_and(is_cut))
 }
 
 fn has_grown_on(found: &HoldersFound, live_bytes: u64) -> bool {
@@ -368,11 +370,11 @@ mod tests {
         // A search that ended early is repeated once it may take twice as long.
         let cut = |complete| Ok(HoldersFound { complete, ..HoldersFound::default() });
         assert_eq!(
-            [told_more_at(20, &cut(false)), told_more_at(80, &cut(false)), told_more_at(20, &cut(true))],
+            [budget_for_more(20, &cut(false)), budget_for_more(80, &cut(false)), budget_for_more(20, &cut(true))],
             [40, 100, 0]
         );
         let whole = Ok(HoldersFound { complete: true, took_us: 30_500, ..HoldersFound::default() });
-        assert_eq!(told_more_at(80, &whole), 31, "a shorter one would say less");
+        assert_eq!(budget_for_more(80, &whole), 31, "a shorter one would say less");
         assert!(unasked().await.turn(1, 100, s(4), 40).is_none() && unasked().await.turn(1, 100, s(8), 40).is_some());
         let unasked = unasked().await;
         unasked.tried().entry(1).or_default().spent = s(18);
@@ -402,7 +404,7 @@ mod tests {
     #[test]
     fn a_search_that_ended_early_and_found_nothing_leaves_the_question_open() {
         let found = |complete| HoldersFound { complete, ..HoldersFound::default() };
-        let told = |unasked, outcome| {
+        let answered = |unasked, outcome| {
             let asked = HoldersAsked {
                 rank: 0,
                 process: "rank 0".into(),
@@ -419,21 +421,21 @@ mod tests {
         };
         let holders = vec![TensorHolder { length: Some(9), ..TensorHolder::default() }];
         let some = HoldersFound { holders, live_bytes: 100, asked_blocks: 64, found_blocks: 32, ..found(false) };
-        assert!(is_open(&told(true, Ok(HoldersFound { found_blocks: 31, ..some.clone() }))));
-        assert!(is_open(&finding()) && is_open(&told(true, Ok(found(false)))));
+        assert!(is_open(&answered(true, Ok(HoldersFound { found_blocks: 31, ..some.clone() }))));
+        assert!(is_open(&finding()) && is_open(&answered(true, Ok(found(false)))));
         for known in [
-            told(true, Ok(found(true))),
-            told(true, Ok(some.clone())),
-            told(true, Err("it did not say".into())),
-            told(false, Ok(found(false))),
+            answered(true, Ok(found(true))),
+            answered(true, Ok(some.clone())),
+            answered(true, Err("it did not say".into())),
+            answered(false, Ok(found(false))),
         ] {
             assert!(!is_open(&known), "{:?}", known.holders);
         }
         // The site has grown, so one more query shows how the holder grew.
-        let grown = |bytes| Finding { live_bytes: Some(bytes), ..told(true, Ok(some.clone())) };
+        let grown = |bytes| Finding { live_bytes: Some(bytes), ..answered(true, Ok(some.clone())) };
         assert!(is_open(&grown(125)) && !is_open(&grown(124)));
         let waits = HoldersFound { holders: vec![TensorHolder::default()], ..some.clone() };
-        let waits = Finding { live_bytes: Some(500), ..told(true, Ok(waits)) };
+        let waits = Finding { live_bytes: Some(500), ..answered(true, Ok(waits)) };
         assert!(!is_open(&waits), "threads and cycles have no length: they would say the same");
         let pace = HolderPace { since_ns: 1, length_before: 1, length_now: 2, bytes_before: 1, bytes_now: 2 };
         let mut twice = grown(500);

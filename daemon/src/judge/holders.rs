@@ -16,7 +16,7 @@ use prost::Message as _;
 use sha2::{Digest as _, Sha256};
 
 use crate::clock::steady;
-use crate::job_data::Found;
+use crate::job_data::FoundJob;
 use crate::store::{HoldersIndex, HoldersRow, Says, SessionKey, SessionRow, Store, StoreError};
 
 /// Bytes of answers that are read for one query, over all its findings. This is half of what a job may store.
@@ -77,7 +77,7 @@ pub(super) fn may_be_about(kept: &HoldersIndex, finding: &Finding, job: &str) ->
 ///
 /// # Errors
 /// The store fails.
-pub(super) async fn tell(store: &dyn Store, found: &Found, findings: &mut [Finding]) -> Result<u64, StoreError> {
+pub(super) async fn tell(store: &dyn Store, found: &FoundJob, findings: &mut [Finding]) -> Result<u64, StoreError> {
     if !findings.iter().any(may_be_asked_about) {
         return Ok(0);
     }
@@ -85,7 +85,7 @@ pub(super) async fn tell(store: &dyn Store, found: &Found, findings: &mut [Findi
     kept.retain(|kept| found.sessions.iter().any(|session| session.key == kept.session));
     let mut reading = Reading { store, found, bytes_left: READ_BYTES_MAX, left_out: 0 };
     for finding in findings.iter_mut().filter(|finding| may_be_asked_about(finding)) {
-        finding.holders = reading.told(finding, &kept).await?;
+        finding.holders = reading.holders_of(finding, &kept).await?;
     }
     Ok(reading.left_out)
 }
@@ -93,14 +93,18 @@ pub(super) async fn tell(store: &dyn Store, found: &Found, findings: &mut [Findi
 /// Reads answers for one query, within its budget.
 struct Reading<'a> {
     store: &'a dyn Store,
-    found: &'a Found,
+    found: &'a FoundJob,
     bytes_left: u64,
     left_out: u64,
 }
 
 impl Reading<'_> {
     /// The holders of a finding's blocks, if known. `kept` are the answers of the job's processes, oldest first.
-    async fn told(&mut self, finding: &Finding, kept: &[HoldersIndex]) -> Result<Option<FindingHolders>, StoreError> {
+    async fn holders_of(
+        &mut self,
+        finding: &Finding,
+        kept: &[HoldersIndex],
+    ) -> Result<Option<FindingHolders>, StoreError> {
         let id = finding.fingerprint(&self.found.job.name).to_string();
         let own = kept.iter().filter(|kept| may_be_about(kept, finding, &self.found.job.name));
         let mut own: Vec<&HoldersIndex> = own.collect();
@@ -123,8 +127,8 @@ impl Reading<'_> {
                 break;
             }
         }
-        let mut told = of_finding(finding, &id, &asked);
-        let Some(of) = of else { return Ok(told) };
+        let mut known = of_finding(finding, &id, &asked);
+        let Some(of) = of else { return Ok(known) };
         // The growth of the holders is measured from the first answer of the same process that named holders and
         // counted them in an earlier epoch.
         let is_earlier = |kept: &&&HoldersIndex| {
@@ -134,17 +138,17 @@ impl Reading<'_> {
         earlier.sort_by_key(|kept| kept.asked_ns);
         for kept in earlier {
             let counted = kept.counted_epoch.zip(of.counted_epoch).is_some_and(|(then, now)| then < now);
-            let is_open = told.as_ref().is_some_and(|told| is_pace_open(told) || (counted && is_growth_open(told)));
+            let is_open = known.as_ref().is_some_and(|known| is_pace_open(known) || (counted && is_growth_open(known)));
             if !is_open {
                 continue;
             }
             let Some(read) = self.read(kept).await? else { break };
             if let Some(read) = read {
                 asked.insert(asked.len() - 1, read);
-                told = of_finding(finding, &id, &asked);
+                known = of_finding(finding, &id, &asked);
             }
         }
-        Ok(told)
+        Ok(known)
     }
 
     /// Reads an answer. The outer `None` means that the budget is spent; the inner `None` means that the answer cannot
@@ -185,7 +189,7 @@ pub(super) fn may_be_asked_about(finding: &Finding) -> bool {
 }
 
 /// Whether a finding is about a process.
-pub(crate) fn concerns(finding: &Finding, found: &Found, session: &SessionRow) -> bool {
+pub(crate) fn concerns(finding: &Finding, found: &FoundJob, session: &SessionRow) -> bool {
     finding.ranks.contains(&session.info.rank)
         && (finding.processes.is_empty() || finding.processes.contains(&found.process_name(session)))
 }
@@ -256,16 +260,16 @@ mod tests {
         store.open_session(&info, 1_000).await.unwrap().key
     }
 
-    async fn found(store: &SqliteStore) -> Found {
+    async fn found(store: &SqliteStore) -> FoundJob {
         find(store, &v1::Selection { job: "job".into(), ..Default::default() }).await.unwrap()
     }
 
     /// The sentence about a finding's holders, how many bytes are read for it, and how many answers are left out.
-    async fn told(store: &SqliteStore, found: &Found, bytes_left: u64) -> (Option<String>, u64, u64) {
+    async fn sentence_of(store: &SqliteStore, found: &FoundJob, bytes_left: u64) -> (Option<String>, u64, u64) {
         let mut reading = Reading { store, found, bytes_left, left_out: 0 };
         let kept = store.holders_kept(found.job.key).await.unwrap();
-        let told = reading.told(&finding(17), &kept).await.unwrap();
-        (told.map(|told| told.sentence), bytes_left - reading.bytes_left, reading.left_out)
+        let known = reading.holders_of(&finding(17), &kept).await.unwrap();
+        (known.map(|known| known.sentence), bytes_left - reading.bytes_left, reading.left_out)
     }
 
     #[tokio::test]
@@ -279,7 +283,7 @@ mod tests {
         }
         let found = found(&store).await;
         let one = asked(17, 0, 100).encoded_len() as u64;
-        let (sentence, read, left_out) = told(&store, &found, READ_BYTES_MAX).await;
+        let (sentence, read, left_out) = sentence_of(&store, &found, READ_BYTES_MAX).await;
         let sentence = sentence.unwrap();
         assert!(sentence.starts_with("Held in epoch 19 by list `KEPT`, 290 tensors (100 in epoch 0)."), "{sentence}");
         assert!(read < 2 * one + 100, "two of 60 are read: {read} bytes");
@@ -301,10 +305,10 @@ mod tests {
         }
         let found = found(&store).await;
         let one = asked(17, 1, 100).encoded_len() as u64;
-        let (sentence, read, left_out) = told(&store, &found, 2 * one - 1).await;
+        let (sentence, read, left_out) = sentence_of(&store, &found, 2 * one - 1).await;
         assert!(sentence.unwrap().starts_with("Held in epoch 2 by list `KEPT`, 100 tensors. Rank 0 was asked about"));
         assert_eq!((read, left_out), (one, 1), "how it grew is not known");
-        assert_eq!(told(&store, &found, one - 1).await, (None, 0, 1), "an older one would not be the latest");
+        assert_eq!(sentence_of(&store, &found, one - 1).await, (None, 0, 1), "an older one would not be the latest");
     }
 
     #[tokio::test]
@@ -317,7 +321,7 @@ mod tests {
         store.put_holders(&HoldersRow { index: index.clone(), answer: vec![0xff].into() }).await.unwrap();
         let answer = asked(18, 4, 11).encode_to_vec().into();
         store.put_holders(&HoldersRow { index, answer }).await.unwrap();
-        let (sentence, ..) = told(&store, &found(&store).await, READ_BYTES_MAX).await;
+        let (sentence, ..) = sentence_of(&store, &found(&store).await, READ_BYTES_MAX).await;
         assert!(sentence.unwrap().starts_with("Held in epoch 3 by list `KEPT`, 9 tensors."));
     }
 
@@ -331,7 +335,7 @@ mod tests {
             (found.complete, found.asked_blocks) = (false, 40);
         }
         keep(&store, key, &cut).await.unwrap();
-        let (sentence, ..) = told(&store, &found(&store).await, READ_BYTES_MAX).await;
+        let (sentence, ..) = sentence_of(&store, &found(&store).await, READ_BYTES_MAX).await;
         assert!(sentence.unwrap().starts_with("Held in epoch 3 by list `KEPT`, 9 tensors."));
     }
 

@@ -19,12 +19,12 @@ use memctl_proto::item::Content;
 use memctl_proto::v1::ItemKind;
 
 use super::range::Range;
-use super::saved_state::{self, Keeping, Kept, Progress};
-use super::session_boundaries::{self, Levels, Seen};
+use super::saved_state::{self, Keeping, Progress, SavedWatch};
+use super::session_boundaries::{self, Levels, SessionBoundaries};
 use crate::job_data::processes::Process;
 use crate::job_data::samples::{fold, raise};
 use crate::job_data::stacks::open;
-use crate::job_data::{Found, ReadError};
+use crate::job_data::{FoundJob, ReadError};
 use crate::store::{ItemRow, SessionKey, SessionRow, Store};
 
 /// Items of one kind read at a time; their tables are decoded one by one.
@@ -64,7 +64,7 @@ pub struct SessionWatch {
     /// The latest value of each measured quantity, by device.
     last: BTreeMap<u8, Sample>,
     /// The boundaries that the session has marked.
-    shown: Seen,
+    shown: SessionBoundaries,
     /// Whether the session has any samples.
     measured: bool,
 }
@@ -102,7 +102,7 @@ impl SessionWatch {
             watches: BTreeMap::new(),
             highest: BTreeMap::new(),
             last: BTreeMap::new(),
-            shown: Seen::default(),
+            shown: SessionBoundaries::default(),
             measured: false,
         }
     }
@@ -120,7 +120,7 @@ impl SessionWatch {
     /// Reads the session's items up to `durable`, as long as the watch takes at most `allowed` bytes.
     async fn catch_up(&mut self, store: &dyn Store, durable: u64, allowed: usize) -> Result<(), ReadError> {
         if !std::mem::replace(&mut self.looked_for_saved_state, true)
-            && let Some((kept, seq)) = Kept::read(store, self.session, durable).await
+            && let Some((kept, seq)) = SavedWatch::read(store, self.session, durable).await
         {
             self.resume(store, kept, seq, allowed).await?;
         }
@@ -145,7 +145,7 @@ impl SessionWatch {
     }
 
     /// Resumes from saved state, with the stacks that were known when it was saved.
-    async fn resume(&mut self, store: &dyn Store, kept: Kept, seq: u64, allowed: usize) -> Result<(), ReadError> {
+    async fn resume(&mut self, store: &dyn Store, kept: SavedWatch, seq: u64, allowed: usize) -> Result<(), ReadError> {
         let mut after = 0;
         loop {
             let page = store.items_after(self.session, ItemKind::Stacks, after, PAGE).await?;
@@ -157,7 +157,7 @@ impl SessionWatch {
                 _ => break,
             }
         }
-        let Kept { mut watches, highest, last, shown, measured, read_bytes } = kept;
+        let SavedWatch { mut watches, highest, last, shown, measured, read_bytes } = kept;
         let sound = watches
             .iter_mut()
             .all(|(&device, watch)| watch.resume(facts_of(&self.facts, device), self.shared_stacks.clone()));
@@ -316,7 +316,7 @@ impl JobWatch {
     pub async fn catch_up(
         &mut self,
         store: &Arc<dyn Store>,
-        found: &Found,
+        found: &FoundJob,
         memory: usize,
         tell: &(dyn Fn(usize) + Sync),
     ) -> Result<(), ReadError> {

@@ -13,7 +13,7 @@ use memctl_model::{Finding, FindingKind, Gap, Judged, JudgedKind, NotJudged, Sev
 use super::counts_of;
 use super::job_watch::JobWatch;
 use super::session_boundaries::Levels;
-use crate::job_data::Found;
+use crate::job_data::FoundJob;
 use crate::store::{SessionKey, SessionRow};
 
 /// The result; see the module.
@@ -36,7 +36,7 @@ pub(crate) struct Judgement {
 
 impl Judgement {
     /// The findings with their basis.
-    pub fn new(findings: Vec<Finding>, watch: &JobWatch, asked: &Found, whole: bool) -> Self {
+    pub fn new(findings: Vec<Finding>, watch: &JobWatch, asked: &FoundJob, whole: bool) -> Self {
         let (judged, mut not_judged) = judged(asked, watch, whole);
         only_other_leaks(&mut not_judged, &findings);
         let (boundaries, levels) = watch.boundaries(&asked.sessions);
@@ -101,7 +101,7 @@ fn only_other_leaks(not_judged: &mut [NotJudged], findings: &[Finding]) {
 }
 
 /// What was judged of these sessions, and what was not. `whole`: the query is about every rank.
-fn judged(asked: &Found, watch: &JobWatch, whole: bool) -> (Judged, Vec<NotJudged>) {
+fn judged(asked: &FoundJob, watch: &JobWatch, whole: bool) -> (Judged, Vec<NotJudged>) {
     let recorded = recorded(asked, watch);
     let beyond = coverage::not_judged(&recorded, asked.job.world_size, whole);
     if coverage::is_nothing(&recorded) {
@@ -126,7 +126,7 @@ fn judged(asked: &Found, watch: &JobWatch, whole: bool) -> (Judged, Vec<NotJudge
     (judged, gaps)
 }
 
-fn recorded(asked: &Found, watch: &JobWatch) -> Vec<Recorded> {
+fn recorded(asked: &FoundJob, watch: &JobWatch) -> Vec<Recorded> {
     let of = |session: &SessionRow| Recorded {
         rank: session.info.rank,
         events: session.events,

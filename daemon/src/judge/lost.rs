@@ -4,11 +4,11 @@
 //! listened for some time, because processes that outlive a daemon need a moment to reach the next one. The marks of at most [`PLACES_MAX`] sessions
 //! are read to find the step in which they ended.
 
-use memctl_analysis::deaths::{self, Death, Incidents, Known, Others};
+use memctl_analysis::deaths::{self, Death, Incidents, Others, SeenProcesses};
 use memctl_model::JobState;
 
 use crate::job_data::mark_cursor::at_the_end;
-use crate::job_data::{Found, ReadError};
+use crate::job_data::{FoundJob, ReadError};
 use crate::store::{SessionRow, Store};
 
 /// Deaths whose step is looked up. These are the first ones, which the finding's sentence names.
@@ -18,7 +18,7 @@ const PLACES_MAX: usize = 8;
 /// time to reach this daemon.
 pub(super) async fn tell(
     store: &dyn Store,
-    found: &Found,
+    found: &FoundJob,
     has_listened: bool,
     state: impl Fn(&SessionRow) -> JobState,
 ) -> Result<Incidents, ReadError> {
@@ -28,13 +28,13 @@ pub(super) async fn tell(
     let mut dead: Vec<(&SessionRow, Death)> = Vec::new();
     for (session, state) in found.sessions.iter().zip(states) {
         let failure = session.end.as_ref().and_then(|end| end.failure.clone());
-        let told = match state {
+        let is_reported = match state {
             JobState::Failed => failure.is_some(),
             JobState::Lost if all_lost || others == Others::None => has_listened,
             JobState::Lost => true,
             _ => false,
         };
-        if told {
+        if is_reported {
             dead.push((session, death(found, session, failure)));
         }
     }
@@ -51,7 +51,7 @@ pub(super) async fn tell(
         }
     }
     let dead: Vec<Death> = dead.into_iter().map(|(_, death)| death).collect();
-    let mut known = Known { processes: found.sessions.len(), ..Known::default() };
+    let mut known = SeenProcesses { processes: found.sessions.len(), ..SeenProcesses::default() };
     for session in &found.sessions {
         *known.by_host.entry(host(session)).or_default() += 1;
     }
@@ -59,7 +59,7 @@ pub(super) async fn tell(
 }
 
 /// What is known of the processes that did not fail, by the states of all processes.
-fn others(found: &Found, states: &[JobState]) -> Others {
+fn others(found: &FoundJob, states: &[JobState]) -> Others {
     let running = found.sessions.iter().zip(states).filter(|(_, state)| **state == JobState::Running);
     match running.map(|(session, _)| session.heard_ns).max() {
         Some(heard_ns) => Others::Running(heard_ns),
@@ -72,7 +72,7 @@ fn host(session: &SessionRow) -> String {
     session.info.host.clone().unwrap_or_default()
 }
 
-fn death(found: &Found, session: &SessionRow, failure: Option<String>) -> Death {
+fn death(found: &FoundJob, session: &SessionRow, failure: Option<String>) -> Death {
     let devices = found.devices_of(session.key);
     let last = devices.iter().filter_map(|device| device.latest).max_by_key(|latest| latest.time_ns);
     // Before the first end of a step, step 0 is that of a process without steps.

@@ -40,7 +40,7 @@ use tokio::task::JoinSet;
 use crate::clock::now_ns;
 use crate::event_analysis::{Explained, explain, name_job, name_processes};
 use crate::job_data::job::state;
-use crate::job_data::{Found, ReadError};
+use crate::job_data::{FoundJob, ReadError};
 use crate::memory;
 use crate::store::{SessionKey, Store};
 use crate::streams::Streams;
@@ -110,25 +110,25 @@ const LISTENED_MIN_NS: u64 = 60_000_000_000;
 struct Jobs {
     /// The number of queries so far; it orders the jobs by their last query.
     clock: u64,
-    known: HashMap<i64, Known>,
+    known: HashMap<i64, JobEntry>,
 }
 
 #[derive(Default)]
-struct Known {
+struct JobEntry {
     asked: u64,
     bytes: usize,
     /// The reason why the job is no longer judged: it would take too much memory.
     too_large: Option<String>,
     /// Whether the log already reports that answers about holders were left out.
     is_cut: bool,
-    watch: Arc<tokio::sync::Mutex<Seen>>,
+    watch: Arc<tokio::sync::Mutex<WatchedJob>>,
 }
 
 /// The judge's state of a job.
 #[derive(Default)]
-struct Seen {
+struct WatchedJob {
     watch: JobWatch,
-    explained: Option<event_findings::Kept>,
+    explained: Option<event_findings::CachedFindings>,
     ahead: ahead::Looks,
 }
 
@@ -166,8 +166,8 @@ impl Judge {
     /// The store fails.
     pub(crate) async fn judgement(
         &self,
-        found: &Arc<Found>,
-        asked: &Arc<Found>,
+        found: &Arc<FoundJob>,
+        asked: &Arc<FoundJob>,
         range: Range,
         whole: bool,
     ) -> Result<Judgement, ReadError> {
@@ -189,7 +189,7 @@ impl Judge {
                     "the job is not judged any more"
                 );
                 if range == Range::default() {
-                    let given_up = Known { too_large: Some(why.clone()), ..Known::default() };
+                    let given_up = JobEntry { too_large: Some(why.clone()), ..JobEntry::default() };
                     self.lock().known.insert(found.job.key, given_up);
                 }
                 return self.with_lost(Judgement::failed(unjudged(found, &why, ALLOW_MORE)), found).await;
@@ -212,8 +212,8 @@ impl Judge {
 
     async fn judged(
         &self,
-        found: &Arc<Found>,
-        asked: &Found,
+        found: &Arc<FoundJob>,
+        asked: &FoundJob,
         range: Range,
         whole: bool,
     ) -> Result<Judgement, ReadError> {
@@ -228,7 +228,7 @@ impl Judge {
         }
         let seen = self.watch(found.job.key);
         let mut seen = seen.lock().await;
-        let Seen { watch, explained, ahead } = &mut *seen;
+        let WatchedJob { watch, explained, ahead } = &mut *seen;
         let keep = |bytes| self.keep(found.job.key, bytes);
         // The replay of events has its own tasks, so both run at the same time.
         let (explained, ()) = tokio::try_join!(
@@ -247,12 +247,12 @@ impl Judge {
     }
 
     /// Whether a job is still running.
-    pub(crate) fn activity(&self, found: &Found) -> Activity {
+    pub(crate) fn activity(&self, found: &FoundJob) -> Activity {
         if found.goes_on(&self.streams) { Activity::Running } else { Activity::Ended }
     }
 
     /// Whether a job was still running at the end of a range.
-    pub(crate) fn activity_in(&self, found: &Found, range: Range) -> Activity {
+    pub(crate) fn activity_in(&self, found: &FoundJob, range: Range) -> Activity {
         let until_ns = range.times_ns.map_or(u64::MAX, |(_, last)| last);
         let latest = found.devices.iter().filter_map(|device| device.latest.as_ref());
         let went_on = latest.map(|latest| latest.time_ns).any(|time_ns| time_ns > until_ns);
@@ -260,16 +260,16 @@ impl Judge {
     }
 
     /// Adds the findings that the sessions' ends yield, and sorts all findings.
-    async fn with_lost(&self, mut judgement: Judgement, found: &Found) -> Result<Judgement, ReadError> {
+    async fn with_lost(&self, mut judgement: Judgement, found: &FoundJob) -> Result<Judgement, ReadError> {
         judgement.holders_allowed = self.holders;
         let findings = &mut judgement.findings;
         let has_listened = self.has_listened();
-        let told = lost::tell(&*self.store, found, has_listened, |session| state(session, &self.streams)).await?;
+        let incidents = lost::tell(&*self.store, found, has_listened, |session| state(session, &self.streams)).await?;
         if self.awaits(found) {
             judgement.not_judged.insert(0, coverage::awaited(LISTENED_MIN_NS / 1_000_000_000));
         }
-        oom::outcome::add_consequences(findings, &told.after_oom);
-        findings.extend(told.findings);
+        oom::outcome::add_consequences(findings, &incidents.after_oom);
+        findings.extend(incidents.findings);
         judge::sort(findings);
         // The findings are sorted first, so that the most severe ones get the answers if there are more than are read.
         let left_out = holders::tell(&*self.store, found, findings).await?;
@@ -295,7 +295,7 @@ impl Judge {
     }
 
     /// Whether processes of a job sent nothing for a while and may reach this daemon yet.
-    fn awaits(&self, found: &Found) -> bool {
+    fn awaits(&self, found: &FoundJob) -> bool {
         let is_in = |wanted: JobState| found.sessions.iter().any(|session| state(session, &self.streams) == wanted);
         let may_come_back = || is_in(JobState::Lost) && !is_in(JobState::Running) && !is_in(JobState::Finished);
         !self.has_listened() && may_come_back()
@@ -315,8 +315,8 @@ impl Judge {
     /// The store fails, or a stored item cannot be decoded.
     pub(crate) async fn explained(
         &self,
-        asked: &Arc<Found>,
-        whole_job: &Arc<Found>,
+        asked: &Arc<FoundJob>,
+        whole_job: &Arc<FoundJob>,
     ) -> Result<(Explained, Vec<Finding>), ReadError> {
         let seen = self.watch(whole_job.job.key);
         let mut seen = seen.lock().await;
@@ -362,7 +362,7 @@ impl Judge {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn watch(&self, job: i64) -> Arc<tokio::sync::Mutex<Seen>> {
+    fn watch(&self, job: i64) -> Arc<tokio::sync::Mutex<WatchedJob>> {
         let mut jobs = self.lock();
         jobs.clock += 1;
         let clock = jobs.clock;
@@ -412,7 +412,7 @@ const NOT_THERE: &str = "A part of its stored data is damaged or gone.";
 const ALLOW_MORE: &str = "Allow the judge more with `judge_memory` in the daemon's configuration.";
 
 /// The finding that a job could not be judged. Without it the job would look healthy.
-fn unjudged(found: &Found, fault: &str, advice: &str) -> Finding {
+fn unjudged(found: &FoundJob, fault: &str, advice: &str) -> Finding {
     let ranks: BTreeSet<u32> = found.sessions.iter().map(|session| session.info.rank).collect();
     let job = shell_word(&found.job.address().to_string());
     Finding {
@@ -430,7 +430,7 @@ fn unjudged(found: &Found, fault: &str, advice: &str) -> Finding {
 }
 
 /// If a query covers only some devices of a process, keeps only the growth that these devices show by themselves.
-fn of_devices(findings: &mut Vec<Finding>, watch: &JobWatch, found: &Found, asked: &Found, activity: Activity) {
+fn of_devices(findings: &mut Vec<Finding>, watch: &JobWatch, found: &FoundJob, asked: &FoundJob, activity: Activity) {
     let is_asked = counts_of(asked);
     let of_asked = asked.by_key();
     if found.devices.iter().all(|row| !of_asked.contains_key(&row.session) || is_asked(row.session, row.info.index.0)) {
@@ -446,6 +446,6 @@ fn of_devices(findings: &mut Vec<Finding>, watch: &JobWatch, found: &Found, aske
 }
 
 /// Whether a device is among those that were found.
-fn counts_of(found: &Found) -> impl Fn(SessionKey, u8) -> bool + '_ {
+fn counts_of(found: &FoundJob) -> impl Fn(SessionKey, u8) -> bool + '_ {
     |session, device| found.devices_of(session).iter().any(|row| row.info.index.0 == device)
 }

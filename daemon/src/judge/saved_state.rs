@@ -33,11 +33,11 @@ const LEVEL: i32 = 1;
 
 /// A session's watch without the data that the session's rows and stacks contain.
 #[derive(Default, Serialize, Deserialize)]
-pub(super) struct Kept {
+pub(super) struct SavedWatch {
     pub watches: BTreeMap<u8, RankWatch>,
     pub highest: BTreeMap<u8, Sample>,
     pub last: BTreeMap<u8, Sample>,
-    pub shown: session_boundaries::Seen,
+    pub shown: session_boundaries::SessionBoundaries,
     pub measured: bool,
     /// Bytes of the items that it has read.
     pub read_bytes: u64,
@@ -69,7 +69,7 @@ impl Progress {
     }
 }
 
-impl Kept {
+impl SavedWatch {
     /// The saved state of a session, and the number of the last item that it covers. State that cannot be used counts
     /// as absent. So does state in a store that fails, because the next query to the store returns the error.
     pub(super) async fn read(store: &dyn Store, session: SessionKey, durable: u64) -> Option<(Self, u64)> {
@@ -96,13 +96,13 @@ pub(super) fn row(kept: &impl Serialize, seq: u64, read_bytes: u64) -> Option<Wa
     small.then(|| WatchRow { seq, form: FORM.to_owned(), state: state.into() })
 }
 
-/// The serialized form of [`Kept`]: the same fields in the same order.
+/// The serialized form of [`SavedWatch`]: the same fields in the same order.
 #[derive(Serialize)]
 pub(super) struct Keeping<'a> {
     pub watches: &'a BTreeMap<u8, RankWatch>,
     pub highest: &'a BTreeMap<u8, Sample>,
     pub last: &'a BTreeMap<u8, Sample>,
-    pub shown: &'a session_boundaries::Seen,
+    pub shown: &'a session_boundaries::SessionBoundaries,
     pub measured: bool,
     pub read_bytes: u64,
 }

@@ -23,7 +23,7 @@ pub(crate) struct Levels {
 
 /// How many boundaries of each kind a session has marked, and where they come from.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(super) struct Seen {
+pub(super) struct SessionBoundaries {
     epochs: Origin,
     steps: Origin,
     windows: u64,
@@ -58,7 +58,7 @@ impl Origin {
     }
 }
 
-impl Seen {
+impl SessionBoundaries {
     pub fn see(&mut self, table: &SiteTable) {
         match table.boundary {
             Boundary::EpochEnd => {
@@ -78,7 +78,7 @@ impl Seen {
     }
 }
 
-impl Seen {
+impl SessionBoundaries {
     /// Growth of the allocated bytes over the last epochs, by device.
     pub fn growth(&self) -> impl Iterator<Item = (u8, f64)> + '_ {
         let of = |(device, ends): (&u8, &VecDeque<EpochBytes>)| {
@@ -90,7 +90,7 @@ impl Seen {
 }
 
 /// Where the boundaries of these sessions come from.
-pub(super) fn boundaries<'a>(sessions: impl Iterator<Item = (&'a SessionRow, &'a Seen)>) -> Boundaries {
+pub(super) fn boundaries<'a>(sessions: impl Iterator<Item = (&'a SessionRow, &'a SessionBoundaries)>) -> Boundaries {
     let (mut epochs, mut steps, mut windows, mut found_by) = (Origin::default(), Origin::default(), 0, None);
     for (session, seen) in sessions {
         epochs.join(seen.epochs);

@@ -19,7 +19,7 @@ use super::{Judge, Judgement, Range, figures};
 use crate::alerts::{Alerts, JobFacts};
 use crate::clock::now_ns;
 use crate::job_data::job::Summary;
-use crate::job_data::{Found, ReadError, find};
+use crate::job_data::{FoundJob, ReadError, find};
 use crate::notify::{ChangedJob, Notifier};
 use crate::store::{JobRow, Scope, Scoped, Tenant, Which};
 use crate::summaries::SHOWN_FOR;
@@ -170,7 +170,7 @@ impl Looking {
     }
 }
 
-fn facts(found: &Found, summary: &Summary, judgement: &Judgement) -> JobFacts {
+fn facts(found: &FoundJob, summary: &Summary, judgement: &Judgement) -> JobFacts {
     let imported = summary.source == Some(SourceKind::Import);
     // A recording may have ended long ago. For alerts, it ended when it was imported.
     let heard_ns = found.sessions.iter().map(|session| session.heard_ns).max();

@@ -31,7 +31,7 @@ const ALTERNATIVE_NAMES: &[u8] = &[0x55, 0x1d, 0x11];
 
 /// Reads a certificate in DER.
 pub(super) fn read(der: &[u8]) -> ClientCertificate {
-    let Said { subject, names, not_after_s, .. } = said(der).unwrap_or_default();
+    let CertificateFacts { subject, names, not_after_s, .. } = said(der).unwrap_or_default();
     ClientCertificate { subject, names, fingerprint: sha256(der), not_after_s }
 }
 
@@ -87,7 +87,7 @@ fn each(mut bytes: &[u8]) -> Option<Vec<(u8, &[u8])>> {
 }
 
 #[derive(Default)]
-struct Said {
+struct CertificateFacts {
     subject: String,
     names: Vec<String>,
     not_before_s: Option<u64>,
@@ -95,7 +95,7 @@ struct Said {
     is_authority: bool,
 }
 
-fn said(der: &[u8]) -> Option<Said> {
+fn said(der: &[u8]) -> Option<CertificateFacts> {
     let (certificate, _) = expect(der, SEQUENCE)?;
     let (mut rest, _) = expect(certificate, SEQUENCE)?;
     if let Some((_, after)) = expect(rest, VERSION) {
@@ -116,7 +116,7 @@ fn said(der: &[u8]) -> Option<Said> {
     let constraints = extension(extensions, BASIC_CONSTRAINTS).and_then(|constraints| expect(constraints, BOOLEAN));
     let is_authority = constraints.is_some_and(|(value, _)| value == [0xff]);
     let (subject, names) = (common_name(subject).unwrap_or_default(), alternatives(extensions));
-    Some(Said { subject, names, not_before_s, not_after_s, is_authority })
+    Some(CertificateFacts { subject, names, not_before_s, not_after_s, is_authority })
 }
 
 /// `YYMMDDHHMMSSZ` or `YYYYMMDDHHMMSSZ`, in seconds since the Unix epoch.

@@ -11,21 +11,21 @@ use super::certificate::{is_authority, read};
 
 /// The result of a reader.
 #[derive(Debug, PartialEq)]
-struct Read {
+struct CertificateReading {
     subject: String,
     names: Vec<String>,
     not_after_s: Option<u64>,
     is_authority: bool,
 }
 
-fn ours(der: &[u8]) -> Read {
+fn ours(der: &[u8]) -> CertificateReading {
     let found = read(der);
     let super::ClientCertificate { subject, names, not_after_s, fingerprint: _ } = found;
-    Read { subject, names, not_after_s, is_authority: is_authority(der) }
+    CertificateReading { subject, names, not_after_s, is_authority: is_authority(der) }
 }
 
 /// The result of x509-parser; `None` if it refuses the certificate.
-fn theirs(der: &[u8]) -> Option<Read> {
+fn theirs(der: &[u8]) -> Option<CertificateReading> {
     let (_, read) = X509Certificate::from_der(der).ok()?;
     let alternatives = read.subject_alternative_name().ok()?;
     let names = alternatives.iter().flat_map(|it| &it.value.general_names).filter_map(|name| match name {
@@ -33,7 +33,7 @@ fn theirs(der: &[u8]) -> Option<Read> {
         _ => None,
     });
     let subject = read.subject().iter_common_name().find_map(|name| name.as_str().ok());
-    Some(Read {
+    Some(CertificateReading {
         subject: subject.unwrap_or_default().to_owned(),
         names: names.collect(),
         not_after_s: Some(u64::try_from(read.validity().not_after.timestamp()).unwrap_or(0)),

@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_pushes_out_its_own_unknown_connections_and_nobody_elses() {
+    fn a_flood_pushes_out_its_own_unknown_connections_and_no_others() {
         let connections = Connections::new(ConnectionLimits { total: 4, per_peer: 2 });
         let honest = connections.place(&user(1)).unwrap();
         let request = honest.state.begin();
@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_takes_no_answer_goes_and_others_wait() {
+    fn a_peer_that_takes_no_answer_goes_and_others_wait() {
         let state = State::new(Owner::Process);
         let (request, patient) = (state.begin(), state.answer(Duration::from_secs(3_600)));
         patient.ready();

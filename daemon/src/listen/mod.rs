@@ -34,7 +34,7 @@ pub use connection_limits::{Admission, ConnectionLimits, Connections};
 pub use descriptors::raise_limit;
 pub use peer::{ClientCertificate, Peer};
 pub use tls::{Certificates, ClientAuth, TlsError, TlsFiles};
-pub use upload_budget::{Held, RECEIVING_BYTES, Requests, Watched};
+pub use upload_budget::{RECEIVING_BYTES, Requests, ResponseGuard, Watched};
 
 /// The protocol of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -46,13 +46,13 @@ impl Refusals {
         if self.telling.len() < TOLD_MAX {
             self.telling.spawn(async move {
                 // A peer that does not read in time gets no text.
-                let _ = tokio::time::timeout(TELLING_MAX, told(accepted, acceptor, &words)).await;
+                let _ = tokio::time::timeout(TELLING_MAX, send_text(accepted, acceptor, &words)).await;
             });
         }
     }
 }
 
-async fn told(accepted: Accepted, acceptor: Option<TlsAcceptor>, words: &str) -> io::Result<()> {
+async fn send_text(accepted: Accepted, acceptor: Option<TlsAcceptor>, words: &str) -> io::Result<()> {
     match (accepted, acceptor) {
         (Accepted::Unix(stream), _) => say(stream, words).await,
         (Accepted::Tcp(stream, _), None) => say(stream, words).await,

@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_place_that_is_somebody_elses_is_refused() {
+    async fn a_place_of_another_user_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let words = |path: &Path, own| bound(path, own, 0o600).err().unwrap().to_string();
         std::fs::create_dir(folder.path().join("real")).unwrap();

@@ -8,7 +8,7 @@
 //! [`SLOWEST`] is always dropped.
 //!
 //! A response is passed to its connection in pieces as the peer takes them. If the peer takes nothing of it, the
-//! connection is closed. A response that keeps a permit ([`Held`]) is dropped if the peer takes it too slowly.
+//! connection is closed. A response that keeps a permit ([`ResponseGuard`]) is dropped if the peer takes it too slowly.
 //!
 //! (Over 400 lines: one budget, and every way in which a request takes from it and returns to it.)
 
@@ -130,7 +130,7 @@ where
         let answering = self.inner.call(request);
         Box::pin(async move {
             let mut answer = answering.await?;
-            let held = answer.extensions_mut().remove::<Held>();
+            let held = answer.extensions_mut().remove::<ResponseGuard>();
             // The head is being sent, so the data after it is ready.
             taking.iter().for_each(Taking::ready);
             let rest = Bytes::new();
@@ -144,11 +144,11 @@ where
 
 /// A value that a response keeps until it is sent or dropped. The handler puts it into the response's extensions.
 #[derive(Clone)]
-pub struct Held {
+pub struct ResponseGuard {
     _kept: Arc<dyn Send + Sync>,
 }
 
-impl Held {
+impl ResponseGuard {
     /// Keeps this value.
     pub fn new(kept: impl Send + Sync + 'static) -> Self {
         Self { _kept: Arc::new(kept) }
@@ -176,7 +176,7 @@ struct Answer {
     over: Option<Pin<Box<Sleep>>>,
     _watch: Option<Watch>,
     _underway: Underway,
-    held: Option<Held>,
+    held: Option<ResponseGuard>,
 }
 
 impl Answer {
@@ -561,7 +561,7 @@ mod tests {
             over: None,
             _watch: None,
             _underway: state.begin(),
-            held: Some(Held::new(dropped.clone())),
+            held: Some(ResponseGuard::new(dropped.clone())),
         };
         let mut long = answer(&[7; 3 * PIECE + 1]);
         long.taking.as_ref().unwrap().ready();

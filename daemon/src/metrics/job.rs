@@ -98,12 +98,12 @@ fn of_jobs(jobs: &[Arc<JobFigures>]) -> Vec<Family> {
 /// Adds the most severe findings first. Those beyond the limit are merged.
 fn tell_findings(job: &JobFigures, own: &[String; 4], family: &mut Family) {
     let worst: Vec<_> = job.findings.iter().rev().collect();
-    let told = if worst.len() > FINDINGS_MAX { FINDINGS_MAX - 1 } else { worst.len() };
-    for ((severity, kind), count) in &worst[..told] {
+    let shown = if worst.len() > FINDINGS_MAX { FINDINGS_MAX - 1 } else { worst.len() };
+    for ((severity, kind), count) in &worst[..shown] {
         family.add(&with(own, &[kind.name(), severity.name()]), **count as f64);
     }
-    let rest: u64 = worst[told..].iter().map(|(_, count)| **count).sum();
-    if let Some(((severity, _), _)) = worst.get(told) {
+    let rest: u64 = worst[shown..].iter().map(|(_, count)| **count).sum();
+    if let Some(((severity, _), _)) = worst.get(shown) {
         family.add(&with(own, &[OTHER, Severity::name(*severity)]), rest as f64);
     }
 }

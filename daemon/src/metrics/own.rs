@@ -29,7 +29,7 @@ const STORE_WAIT: Duration = Duration::from_millis(500);
 pub(crate) struct StoreFigures {
     read: Option<Instant>,
     reading: bool,
-    known: Option<Known>,
+    known: Option<StoreSnapshot>,
     kept_read: Option<Instant>,
     /// The stored size of every job, by its key.
     kept: Arc<HashMap<i64, u64>>,
@@ -42,7 +42,7 @@ impl StoreFigures {
 }
 
 #[derive(Clone)]
-struct Known {
+struct StoreSnapshot {
     kind: &'static str,
     schema: i64,
     totals: Totals,
@@ -71,7 +71,7 @@ pub(super) async fn families(sources: &Sources, scope: &Scope) -> Vec<Family> {
     families
 }
 
-fn build(known: Option<&Known>) -> Family {
+fn build(known: Option<&StoreSnapshot>) -> Family {
     let mut family = Family::new(&metrics::BUILD);
     let (kind, schema) = known.map_or(("", String::new()), |known| (known.kind, known.schema.to_string()));
     family.add(&[env!("CARGO_PKG_VERSION"), kind, &schema], 1.0);
@@ -92,8 +92,8 @@ fn health(sources: &Sources) -> Vec<Family> {
     families
 }
 
-fn store(known: Option<&Known>, damaged: u64) -> Vec<Family> {
-    let Some(Known { totals, size_bytes, .. }) = known else { return Vec::new() };
+fn store(known: Option<&StoreSnapshot>, damaged: u64) -> Vec<Family> {
+    let Some(StoreSnapshot { totals, size_bytes, .. }) = known else { return Vec::new() };
     let figures = [
         (&metrics::STORE_JOBS, totals.jobs),
         (&metrics::STORE_BYTES, totals.stored_bytes),
@@ -172,15 +172,15 @@ fn judge(sources: &Sources) -> Vec<Family> {
     ]
 }
 
-fn alerts(sources: &Sources, known: Option<&Known>) -> Vec<Family> {
+fn alerts(sources: &Sources, known: Option<&StoreSnapshot>) -> Vec<Family> {
     let mut states = Family::new(&metrics::ALERTS);
     known.iter().flat_map(|known| known.alerts).for_each(|(state, count)| states.add(&[state], count as f64));
-    let mut told = Family::new(&metrics::NOTIFIED);
+    let mut notified = Family::new(&metrics::NOTIFIED);
     for (receiver, delivered, failed) in sources.alerts.notified() {
-        told.add(&[&receiver, "delivered"], delivered as f64);
-        told.add(&[&receiver, "failed"], failed as f64);
+        notified.add(&[&receiver, "delivered"], delivered as f64);
+        notified.add(&[&receiver, "failed"], failed as f64);
     }
-    vec![states, Family::single(&metrics::ALERTS_REFUSED, sources.alerts.refused() as f64), told]
+    vec![states, Family::single(&metrics::ALERTS_REFUSED, sources.alerts.refused() as f64), notified]
 }
 
 fn exports(exports: &Exports) -> Family {
@@ -209,7 +209,7 @@ fn reloads(sources: &Sources) -> Vec<Family> {
 }
 
 /// The figures of the store. If they are old, one reader at a time reads them again.
-async fn figures(sources: &Sources) -> Option<Known> {
+async fn figures(sources: &Sources) -> Option<StoreSnapshot> {
     let begin = {
         let mut figures = sources.figures();
         let is_old = figures.read.is_none_or(|read| read.elapsed() >= STORE_EVERY);
@@ -240,12 +240,12 @@ async fn figures(sources: &Sources) -> Option<Known> {
     known.filter(|_| sources.health.store().fault.is_none())
 }
 
-async fn read(sources: &Sources) -> Result<Known, StoreError> {
+async fn read(sources: &Sources) -> Result<StoreSnapshot, StoreError> {
     let info = sources.store.info().await?;
     let totals = sources.store.totals().await?;
     let size_bytes = sources.store.size_bytes().await?;
     let alerts = sources.alerts.states().await?;
-    Ok(Known { kind: info.kind, schema: info.schema_version, totals, size_bytes, alerts })
+    Ok(StoreSnapshot { kind: info.kind, schema: info.schema_version, totals, size_bytes, alerts })
 }
 
 /// Reads the stored size of jobs again if it is old. After an error, the old size stays.

@@ -184,7 +184,7 @@ mod tests {
             families.push(family);
         }
         let messages = requests(&families, &[], Times { taken_ns: 2, started_ns: 1 });
-        let mut told = std::collections::BTreeSet::new();
+        let mut reported = std::collections::BTreeSet::new();
         for message in &messages {
             assert!((1..=BYTES_MAX).contains(&message.encoded_len()), "{}", message.encoded_len());
             let [metrics] = message.resource_metrics.as_slice() else { panic!("one resource") };
@@ -202,13 +202,13 @@ mod tests {
                                 other => panic!("{other:?}"),
                             },
                         );
-                    assert!(told.insert((metric.name.clone(), label)), "told twice");
+                    assert!(reported.insert((metric.name.clone(), label)), "told twice");
                     let since = u64::from(metric.name != "memctl_ready");
                     assert_eq!((point.time_unix_nano, point.start_time_unix_nano), (2, since));
                 }
             }
         }
-        assert_eq!(told.len(), 1 + 2 * 5_000);
+        assert_eq!(reported.len(), 1 + 2 * 5_000);
         assert!((5..10).contains(&messages.len()), "{}", messages.len());
     }
 }

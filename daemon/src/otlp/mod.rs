@@ -24,7 +24,7 @@ pub struct Exporter {
 
 /// The last logged state of exports.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Said {
+enum ExportState {
     Well,
     Partly,
     Failed,
@@ -53,7 +53,7 @@ impl Exporter {
         let mut ticks = interval_at(Instant::now() + every, every);
         // After a slow export the next one follows an interval later, rather than several at once.
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut said = Said::Well;
+        let mut said = ExportState::Well;
         loop {
             ticks.tick().await;
             let outcome = self.export(&sources).await;
@@ -75,22 +75,22 @@ impl Exporter {
 }
 
 /// Logs a changed outcome.
-fn tell(said: Said, outcome: Result<Option<String>, String>) -> Said {
+fn tell(said: ExportState, outcome: Result<Option<String>, String>) -> ExportState {
     match (said, outcome) {
-        (Said::Failed, Err(_)) => Said::Failed,
+        (ExportState::Failed, Err(_)) => ExportState::Failed,
         (_, Err(reason)) => {
             tracing::warn!(reason, "metrics cannot be delivered by OTLP; retrying at every interval");
-            Said::Failed
+            ExportState::Failed
         }
-        (Said::Partly, Ok(Some(_))) => Said::Partly,
+        (ExportState::Partly, Ok(Some(_))) => ExportState::Partly,
         (_, Ok(Some(refused))) => {
             tracing::warn!(refused, "the receiver of OTLP does not take all metrics");
-            Said::Partly
+            ExportState::Partly
         }
-        (Said::Well, Ok(None)) => Said::Well,
+        (ExportState::Well, Ok(None)) => ExportState::Well,
         (_, Ok(None)) => {
             tracing::info!("metrics are delivered by OTLP again");
-            Said::Well
+            ExportState::Well
         }
     }
 }

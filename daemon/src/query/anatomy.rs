@@ -58,7 +58,7 @@ pub(super) async fn anatomy(
     let classed = known.of(&keyframe);
     let mut sums = Shares::default();
     classed.iter().for_each(|(class, block)| sums.add(*class, block.size));
-    let told = Breakdown::new(&classed, &resolve);
+    let breakdown = Breakdown::new(&classed, &resolve);
     Ok(Anatomy {
         schema: SCHEMA,
         job: answer::found_job(&found, streams),
@@ -72,11 +72,11 @@ pub(super) async fn anatomy(
         exact: position.exact,
         allocated_bytes: sums.total(),
         classes: shares(&sums),
-        modules: told.modules,
-        parts: told.parts,
-        modules_left_out: told.modules_left_out,
-        parts_left_out: told.parts_left_out,
-        left_out_bytes: told.left_out_bytes,
+        modules: breakdown.modules,
+        parts: breakdown.parts,
+        modules_left_out: breakdown.modules_left_out,
+        parts_left_out: breakdown.parts_left_out,
+        left_out_bytes: breakdown.left_out_bytes,
     })
 }
 
@@ -168,13 +168,13 @@ mod tests {
         let blocks: Vec<BlockState> =
             (1..=300).flat_map(|line| [block(line, 512), block(line, u64::from(line))]).collect();
         let classed: Vec<(Class, &BlockState)> = blocks.iter().map(|block| (Class::Activations, block)).collect();
-        let told = Breakdown::new(&classed, &resolve);
-        assert_eq!((told.parts.len(), told.parts_left_out), (PARTS_MAX, 44));
-        assert_eq!(told.left_out_bytes, (1..=44).map(|line| 512 + line).sum::<u64>());
-        let first = &told.parts[0];
+        let breakdown = Breakdown::new(&classed, &resolve);
+        assert_eq!((breakdown.parts.len(), breakdown.parts_left_out), (PARTS_MAX, 44));
+        assert_eq!(breakdown.left_out_bytes, (1..=44).map(|line| 512 + line).sum::<u64>());
+        let first = &breakdown.parts[0];
         assert_eq!((first.class, first.live_bytes, first.live_blocks), ("activations", 812, 2));
         assert_eq!(first.site.as_ref().unwrap().line, Some(300));
-        let all: u64 = told.modules.iter().map(|held| held.live_blocks).sum();
-        assert_eq!((all, told.modules_left_out), (600, 0));
+        let all: u64 = breakdown.modules.iter().map(|held| held.live_blocks).sum();
+        assert_eq!((all, breakdown.modules_left_out), (600, 0));
     }
 }

@@ -10,12 +10,12 @@ use memctl_proto::v1;
 use serde::Serialize;
 
 use crate::job_data::error::ReadError;
-use crate::job_data::job::{self, Found, Summary};
+use crate::job_data::job::{self, FoundJob, Summary};
 use crate::store::{JobRow, SessionRow};
 use crate::streams::Streams;
 
 /// The job that was found.
-pub(super) fn found_job(found: &Found, streams: &Streams) -> Job {
+pub(super) fn found_job(found: &FoundJob, streams: &Streams) -> Job {
     job(&found.job, found.summary(streams))
 }
 
@@ -71,7 +71,7 @@ pub(super) fn frames(stack: &model::Stack) -> Vec<Frame> {
 }
 
 /// Every process of the selection.
-pub(super) fn processes(found: &Found, streams: &Streams) -> Vec<Process> {
+pub(super) fn processes(found: &FoundJob, streams: &Streams) -> Vec<Process> {
     let process = |session: &SessionRow| {
         let called = found.process(session.key);
         let devices = found.devices_of(session.key).iter();

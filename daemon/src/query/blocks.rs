@@ -9,7 +9,9 @@ use std::cmp::Reverse;
 use memctl_analysis::classes::Class;
 use memctl_analysis::lifetimes::{BlockLife, Lives, OPEN};
 use memctl_analysis::{Birth, BlockMap};
-use memctl_answers::blocks::{Blocks, Columns, Course, Failure, Rules, STACK_FRAMES_MAX, Segment, StackTold, Stacks};
+use memctl_answers::blocks::{
+    Blocks, Columns, Course, Failure, Rules, STACK_FRAMES_MAX, Segment, StackContent, Stacks,
+};
 use memctl_answers::format::time::rfc3339;
 use memctl_answers::{Frame, SCHEMA};
 use memctl_model::allocator::{MIN_BLOCK_BYTES, SMALL_BYTES_MAX};
@@ -22,7 +24,7 @@ use super::moment::At;
 use super::one_device::{OneDevice, end_of};
 use crate::event_analysis::classed::{Classed, Until};
 use crate::job_data::error::ReadError;
-use crate::job_data::job::{Found, find};
+use crate::job_data::job::{FoundJob, find};
 use crate::job_data::mark_cursor::MarkCursor;
 use crate::job_data::replay::Go;
 use crate::job_data::stacks::dictionary;
@@ -49,7 +51,7 @@ pub(super) async fn blocks(
     stretch(&device, at_event, &found, streams).await
 }
 
-async fn stretch(of: &OneDevice<'_>, at_event: u64, found: &Found, streams: &Streams) -> Result<Blocks, ReadError> {
+async fn stretch(of: &OneDevice<'_>, at_event: u64, found: &FoundJob, streams: &Streams) -> Result<Blocks, ReadError> {
     let (stored_from, stored_to) = of.stored();
     let first = at_event.saturating_sub(STRETCH / 2).min(stored_to.saturating_sub(STRETCH)).max(stored_from);
     let last = first.saturating_add(STRETCH).min(stored_to);
@@ -78,7 +80,7 @@ async fn stretch(of: &OneDevice<'_>, at_event: u64, found: &Found, streams: &Str
     let exact = of.chunks.iter().rfind(|chunk| chunk.index.first_event < last);
     let moment = (at_event, Until::Later);
     let known = Classed::around(of.store, of.session, device.0, &of.chunks, moment, &stacks).await?;
-    let told = Told::new(&watch.lives, &known, first, &stacks);
+    let table = BlockTable::new(&watch.lives, &known, first, &stacks);
     Ok(Blocks {
         schema: SCHEMA,
         job: answer::found_job(found, streams),
@@ -94,13 +96,13 @@ async fn stretch(of: &OneDevice<'_>, at_event: u64, found: &Found, streams: &Str
         stored_to_event: stored_to,
         course: watch.course,
         segments: segments(&watch.lives, &stacks),
-        blocks: told.columns,
-        blocks_left_out: told.left_out,
+        blocks: table.columns,
+        blocks_left_out: table.left_out,
         classes: Class::ALL.iter().map(|class| class.name()).collect(),
-        frames: told.stacks.frames,
-        stacks: told.stacks.stacks,
-        sites: told.stacks.sites,
-        owners: told.stacks.owners,
+        frames: table.stacks.frames,
+        stacks: table.stacks.stacks,
+        sites: table.stacks.sites,
+        owners: table.stacks.owners,
         failures: failures(&watch.lives),
         rules: Rules { round_bytes: MIN_BLOCK_BYTES, small_bytes_max: SMALL_BYTES_MAX },
     })
@@ -156,13 +158,13 @@ impl Watch {
 }
 
 /// The blocks as columns, with their stacks.
-struct Told {
+struct BlockTable {
     columns: Columns,
     stacks: Stacks<StackId>,
     left_out: u64,
 }
 
-impl Told {
+impl BlockTable {
     fn new(lives: &Lives, known: &Classed, first: u64, dictionary: &StackDictionary) -> Self {
         let mut order: Vec<&BlockLife> = lives.blocks.iter().collect();
         let left_out = order.len().saturating_sub(BLOCKS_MAX);
@@ -178,15 +180,15 @@ impl Told {
         for block in order {
             // The class of a block that lived before the stretch is looked up at the beginning of the stretch.
             let class = known.class_at(block.addr, block.from.max(first)).unwrap_or(Class::Unknown);
-            let told = || {
+            let content = || {
                 let stack = dictionary.stack(block.stack);
-                StackTold {
+                StackContent {
                     frames: stack.calls().iter().map(of).collect(),
                     site: stack.site().map(of),
                     owner: stack.owner().map(str::to_owned),
                 }
             };
-            columns.stack.push(stacks.number(block.stack, told));
+            columns.stack.push(stacks.number(block.stack, content));
             columns.address.push(block.addr);
             columns.bytes.push(block.bytes);
             columns.requested_bytes.push(block.requested_bytes);
@@ -222,10 +224,10 @@ fn segments(lives: &Lives, dictionary: &StackDictionary) -> Vec<Segment> {
 }
 
 fn failures(lives: &Lives) -> Vec<Failure> {
-    let told = |failure: &memctl_analysis::lifetimes::Failure| Failure {
+    let row = |failure: &memctl_analysis::lifetimes::Failure| Failure {
         event: failure.event,
         bytes: failure.bytes,
         stream: format!("{:x}", failure.stream),
     };
-    lives.failures.iter().map(told).collect()
+    lives.failures.iter().map(row).collect()
 }

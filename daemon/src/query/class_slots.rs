@@ -21,7 +21,7 @@ const SLOTS: u64 = 1_024;
 const EVENTS_MAX: u64 = BEFORE;
 
 /// A stretch of time and the moment whose classes it shows.
-struct Shown {
+struct ClassStretch {
     from_ns: u64,
     until_ns: u64,
     /// The number of events before the moment.
@@ -39,7 +39,7 @@ struct Watch {
     highest: (u64, u64),
     /// The level after the last event, in the same form.
     last: (u64, u64),
-    shown: Vec<Shown>,
+    shown: Vec<ClassStretch>,
 }
 
 impl Watch {
@@ -68,11 +68,11 @@ impl Watch {
         let begun = self.part.map(|part| (self.start(part), self.start(part + 1), self.highest.1));
         let mut from_ns = self.from_ns;
         if let Some((start_ns, until_ns, at)) = begun {
-            self.shown.push(Shown { from_ns: start_ns, until_ns, at });
+            self.shown.push(ClassStretch { from_ns: start_ns, until_ns, at });
             from_ns = until_ns;
         }
         if from_ns < end_ns {
-            self.shown.push(Shown { from_ns, until_ns: end_ns, at: self.last.1 });
+            self.shown.push(ClassStretch { from_ns, until_ns: end_ns, at: self.last.1 });
         }
     }
 }

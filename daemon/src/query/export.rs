@@ -16,7 +16,7 @@ use tonic::Status;
 
 use super::timeline::{chosen, devices_of};
 use crate::job_data::error::ReadError;
-use crate::job_data::job::{Found, find};
+use crate::job_data::job::{FoundJob, find};
 use crate::job_data::replay::{Go, Replay};
 use crate::job_data::samples::latest;
 use crate::job_data::stacks::{Batches, open};
@@ -31,27 +31,27 @@ pub(super) type Parts = mpsc::Receiver<Result<ExportPart, Status>>;
 type Out = mpsc::Sender<Result<ExportPart, Status>>;
 
 /// The reader disconnected.
-struct Gone;
+struct ReaderDisconnected;
 
-enum Ended {
+enum ExportEnd {
     Gone,
     Failed(ReadError),
 }
 
-impl From<ReadError> for Ended {
+impl From<ReadError> for ExportEnd {
     fn from(error: ReadError) -> Self {
         Self::Failed(error)
     }
 }
 
-impl From<crate::store::StoreError> for Ended {
+impl From<crate::store::StoreError> for ExportEnd {
     fn from(error: crate::store::StoreError) -> Self {
         Self::Failed(error.into())
     }
 }
 
-impl From<Gone> for Ended {
-    fn from(Gone: Gone) -> Self {
+impl From<ReaderDisconnected> for ExportEnd {
+    fn from(ReaderDisconnected: ReaderDisconnected) -> Self {
         Self::Gone
     }
 }
@@ -72,7 +72,7 @@ pub(super) async fn export(store: Arc<dyn Store>, request: v1::ExportRequest) ->
     let chosen = chosen(&selection)?;
     let (out, parts) = mpsc::channel(PARTS);
     tokio::spawn(async move {
-        if let Err(Ended::Failed(error)) = send(&*store, &found, chosen, extent, &out).await {
+        if let Err(ExportEnd::Failed(error)) = send(&*store, &found, chosen, extent, &out).await {
             // The reader gets the error as the end of the stream. If the reader has disconnected, the error is not
             // needed.
             let _ = out.send(Err(error.into())).await;
@@ -81,7 +81,13 @@ pub(super) async fn export(store: Arc<dyn Store>, request: v1::ExportRequest) ->
     Ok(parts)
 }
 
-async fn send(store: &dyn Store, found: &Found, chosen: Selection, extent: Extent, out: &Out) -> Result<(), Ended> {
+async fn send(
+    store: &dyn Store,
+    found: &FoundJob,
+    chosen: Selection,
+    extent: Extent,
+    out: &Out,
+) -> Result<(), ExportEnd> {
     let epoch_ends = store.epoch_ends(found.job.key).await?;
     let latest = latest(store, found).await?;
     for session in &found.sessions {
@@ -134,7 +140,7 @@ async fn send(store: &dyn Store, found: &Found, chosen: Selection, extent: Exten
     Ok(())
 }
 
-async fn marks(store: &dyn Store, session: &SessionRow, chosen: Selection, out: &Out) -> Result<(), Ended> {
+async fn marks(store: &dyn Store, session: &SessionRow, chosen: Selection, out: &Out) -> Result<(), ExportEnd> {
     let by_time = Selection { epochs: None, ..chosen };
     for row in store.items(session.key, ItemKind::Marks, None, by_time).await? {
         if let Content::Marks(mut marks) = open(session.key, &row)? {
@@ -152,7 +158,7 @@ async fn samples(
     (session, device): (&SessionRow, u8),
     chosen: Selection,
     out: &Out,
-) -> Result<(), Ended> {
+) -> Result<(), ExportEnd> {
     let by_time = Selection { epochs: None, ..chosen };
     for row in store.items(session.key, ItemKind::Samples, None, by_time).await? {
         if let Content::Samples(mut samples) = open(session.key, &row)? {
@@ -167,8 +173,8 @@ async fn samples(
     Ok(())
 }
 
-async fn say(out: &Out, body: Body) -> Result<(), Gone> {
-    out.send(Ok(ExportPart { body: Some(body) })).await.map_err(|_| Gone)
+async fn say(out: &Out, body: Body) -> Result<(), ReaderDisconnected> {
+    out.send(Ok(ExportPart { body: Some(body) })).await.map_err(|_| ReaderDisconnected)
 }
 
 #[cfg(test)]

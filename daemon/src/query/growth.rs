@@ -12,7 +12,7 @@ use memctl_proto::StackDictionary;
 
 use crate::job_data::concurrently::concurrently;
 use crate::job_data::error::ReadError;
-use crate::job_data::job::Found;
+use crate::job_data::job::FoundJob;
 use crate::job_data::stacks::{dictionary, open_epoch_ends};
 use crate::store::{EpochEndRow, SessionKey, Store};
 
@@ -58,7 +58,7 @@ impl From<GrownSite> for Growth {
 /// The sites that grew most, over all ranks of the selection.
 pub(super) async fn growth(
     store: &Arc<dyn Store>,
-    found: &Found,
+    found: &FoundJob,
     epoch_ends: &[EpochEndRow],
 ) -> Result<Vec<GrownSite>, ReadError> {
     let mut sites: BTreeMap<Frame, Site> = BTreeMap::new();

@@ -17,7 +17,7 @@ use memctl_proto::{StackDictionary, v1};
 
 use super::answer;
 use crate::job_data::error::ReadError;
-use crate::job_data::job::{Found, find, with_all_processes};
+use crate::job_data::job::{FoundJob, find, with_all_processes};
 use crate::job_data::stacks::dictionary;
 use crate::judge::holders::{concerns, keep, stacks_of};
 use crate::judge::{Judge, Range};
@@ -86,8 +86,9 @@ pub(super) async fn holders(
     let Chosen { session, line, site, lines, stacks } = choose(&**store, streams, &found, &wanted).await?;
     let wait = WAIT_MAX + Duration::from_millis(budget_ms.into()) * RESTS;
     let process = found.process_name(session);
-    let told = asked(&line, &stacks, budget_ms, wait).await;
-    let told = told.map_err(|error| ReadError::NotNow(format!("{process} of job {}: {error}", found.job.name)))?;
+    let reported = asked(&line, &stacks, budget_ms, wait).await;
+    let reported =
+        reported.map_err(|error| ReadError::NotNow(format!("{process} of job {}: {error}", found.job.name)))?;
     let finding = match &wanted {
         Wanted::Grown(finding) => Some(finding.fingerprint(&found.job.name).to_string()),
         Wanted::Named(_) => None,
@@ -100,12 +101,12 @@ pub(super) async fn holders(
         finding: finding.clone().unwrap_or_default(),
         unasked: false,
         budget_ms,
-        outcome: Some(v1::holders_asked::Outcome::Found(told.clone())),
+        outcome: Some(v1::holders_asked::Outcome::Found(reported.clone())),
     };
     if let Err(error) = keep(&**store, session.key, &asked).await {
         tracing::warn!(job = found.job.name, %error, "an answer about holders could not be stored");
     }
-    let told = from_wire(told);
+    let reported = from_wire(reported);
     Ok(Holders {
         schema: SCHEMA,
         job: answer::found_job(&found, streams),
@@ -113,19 +114,19 @@ pub(super) async fn holders(
         process,
         site: (&site).into(),
         finding,
-        live_blocks: told.live_blocks,
-        live_bytes: told.live_bytes,
-        asked_blocks: told.asked_blocks,
-        found_blocks: told.found_blocks,
-        holders: told.holders.iter().map(Into::into).collect(),
-        objects: told.objects,
-        took_seconds: told.took_us as f64 / 1e6,
+        live_blocks: reported.live_blocks,
+        live_bytes: reported.live_bytes,
+        asked_blocks: reported.asked_blocks,
+        found_blocks: reported.found_blocks,
+        holders: reported.holders.iter().map(Into::into).collect(),
+        objects: reported.objects,
+        took_seconds: reported.took_us as f64 / 1e6,
         budget_seconds: f64::from(budget_ms) / 1e3,
-        slices: told.slices,
-        longest_seconds: told.longest_us as f64 / 1e6,
-        complete: told.complete,
-        not_looked_at: told.not_looked_at,
-        epoch: told.epoch,
+        slices: reported.slices,
+        longest_seconds: reported.longest_us as f64 / 1e6,
+        complete: reported.complete,
+        not_looked_at: reported.not_looked_at,
+        epoch: reported.epoch,
         hint: None,
     })
 }
@@ -136,7 +137,7 @@ async fn asked(line: &Line, stacks: &[u32], budget_ms: u32, wait: Duration) -> R
     loop {
         match line.ask(stacks.to_vec(), budget_ms, wait).await {
             Err(AskError::Busy) if tokio::time::Instant::now() < until => tokio::time::sleep(BUSY_LOOK).await,
-            told => return told,
+            outcome => return outcome,
         }
     }
 }
@@ -146,7 +147,7 @@ async fn asked(line: &Line, stacks: &[u32], budget_ms: u32, wait: Duration) -> R
 async fn worst(
     store: &Arc<dyn Store>,
     judge: &Judge,
-    found: &Arc<Found>,
+    found: &Arc<FoundJob>,
     selection: &v1::Selection,
 ) -> Result<Wanted, ReadError> {
     let whole_job = with_all_processes(&**store, found, selection).await?;
@@ -176,7 +177,7 @@ async fn worst(
 async fn choose<'a>(
     store: &dyn Store,
     streams: &Streams,
-    found: &'a Found,
+    found: &'a FoundJob,
     wanted: &Wanted,
 ) -> Result<Chosen<'a>, ReadError> {
     let concerned = |session: &&SessionRow| match wanted {

@@ -5,7 +5,7 @@
 
 use super::moment::At;
 use crate::job_data::error::ReadError;
-use crate::job_data::job::Found;
+use crate::job_data::job::FoundJob;
 use crate::job_data::replay::{Go, Replay};
 use crate::store::{ChunkRow, DeviceRow, EpochEndRow, Selection, SessionRow, Store};
 
@@ -25,7 +25,7 @@ pub(super) fn end_of(chunk: &ChunkRow) -> u64 {
 
 impl<'a> OneDevice<'a> {
     /// The device of a selection. `what` begins the sentence of an error: "blocks are".
-    pub async fn of(store: &'a dyn Store, found: &'a Found, what: &str) -> Result<Self, ReadError> {
+    pub async fn of(store: &'a dyn Store, found: &'a FoundJob, what: &str) -> Result<Self, ReadError> {
         let [session] = found.sessions.as_slice() else {
             return Err(ReadError::Invalid(format!(
                 "{what} of one process: give rank=N, and process=NAME if the rank has several"
@@ -62,7 +62,7 @@ impl<'a> OneDevice<'a> {
     }
 
     /// A moment as a number of events, within the stored ones.
-    pub async fn event_of(&self, at: At, found: &Found) -> Result<u64, ReadError> {
+    pub async fn event_of(&self, at: At, found: &FoundJob) -> Result<u64, ReadError> {
         let (from, to) = self.stored();
         let event = match at {
             At::End => to,

@@ -8,7 +8,7 @@ use memctl_answers::format::time::Time;
 use memctl_answers::{finite, report, whole};
 use memctl_model::{Boundary, Completeness, Counters, JobState, Sample};
 
-use crate::job_data::Found;
+use crate::job_data::FoundJob;
 use crate::job_data::job::{completeness, state};
 use crate::judge::Levels;
 use crate::store::{DeviceRow, EpochEndRow, SessionRow};
@@ -52,7 +52,7 @@ pub(super) struct Rank<'a> {
 
 impl<'a> Rank<'a> {
     pub fn new(
-        found: &Found,
+        found: &FoundJob,
         session: &'a SessionRow,
         device: &'a DeviceRow,
         epoch_ends: Vec<&'a EpochEndRow>,

@@ -15,7 +15,7 @@ use super::growth::{explained, growth};
 use super::rank::Rank;
 use super::rank_comparison;
 use crate::job_data::error::ReadError;
-use crate::job_data::job::{Found, find, with_all_processes};
+use crate::job_data::job::{FoundJob, find, with_all_processes};
 use crate::job_data::samples;
 use crate::judge::{Judge, Judgement, Range};
 use crate::store::{EpochEndRow, SessionKey, Store};
@@ -108,7 +108,7 @@ fn range(selection: &v1::Selection) -> Range {
 async fn judgement(
     store: &Arc<dyn Store>,
     judge: &Judge,
-    found: &Arc<Found>,
+    found: &Arc<FoundJob>,
     (selection, range): (&v1::Selection, Range),
 ) -> Result<Judgement, ReadError> {
     let is_whole = selection.ranks.is_empty() && selection.processes.is_empty() && selection.devices.is_empty();
@@ -135,7 +135,7 @@ pub(super) fn wanted(end: &EpochEndRow, selection: &v1::Selection) -> bool {
 
 /// The devices of the selection, by session.
 fn ranks<'a>(
-    found: &'a Found,
+    found: &'a FoundJob,
     epoch_ends: &'a [EpochEndRow],
     streams: &Streams,
     judgement: &Judgement,

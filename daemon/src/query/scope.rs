@@ -9,7 +9,7 @@ use memctl_analysis::coverage::{self, Recorded};
 use memctl_answers::judged;
 use memctl_model::{FindingKind, Gap, Judged, JudgedKind, NotJudged, Remedy};
 
-use crate::job_data::job::Found;
+use crate::job_data::job::FoundJob;
 use crate::store::SessionRow;
 
 /// What was judged, and what was not.
@@ -20,18 +20,18 @@ pub(super) struct Scope {
 
 impl Scope {
     /// The coverage of a response about these kinds. `whole`: the request is about every rank.
-    pub fn new(found: &Found, kinds: &[FindingKind], whole: bool) -> Self {
+    pub fn new(found: &FoundJob, kinds: &[FindingKind], whole: bool) -> Self {
         let recorded: Vec<Recorded> = found.sessions.iter().map(|session| recorded(found, session)).collect();
         let mut not_judged = coverage::not_judged(&recorded, found.job.world_size, whole);
         not_judged.retain(|not| kinds.contains(&not.kind) || not.kind == FindingKind::RankLost);
         let is_whole = |kind: FindingKind| not_judged.iter().any(|not| not.kind == kind && not.gap == Gap::Whole);
         let judged = kinds.iter().filter(|kind| !is_whole(**kind));
         let judged = judged.map(|&kind| JudgedKind { kind, boundaries: Vec::new() }).collect();
-        let told = recorded.iter().filter(|process| process.events > process.events_expired);
-        let ranks: BTreeSet<u32> = told.clone().map(|process| process.rank).collect();
+        let with_events = recorded.iter().filter(|process| process.events > process.events_expired);
+        let ranks: BTreeSet<u32> = with_events.clone().map(|process| process.rank).collect();
         let most = |read: fn(&crate::store::DeviceRow) -> u64| found.devices.iter().map(read).max().unwrap_or(0);
         let judged = Judged {
-            processes: told.count() as u32,
+            processes: with_events.count() as u32,
             ranks: ranks.into_iter().collect(),
             epoch_ends: most(|device| device.epochs),
             steps: most(|device| device.steps),
@@ -56,7 +56,7 @@ impl Scope {
     }
 
     /// Adapts the remedies of the gaps to a job that has ended, in which waiting does not help.
-    pub fn ended(&mut self, found: &Found) {
+    pub fn ended(&mut self, found: &FoundJob) {
         coverage::of_ended(&mut self.not_judged, found.failures());
     }
 
@@ -66,7 +66,7 @@ impl Scope {
     }
 }
 
-fn recorded(found: &Found, session: &SessionRow) -> Recorded {
+fn recorded(found: &FoundJob, session: &SessionRow) -> Recorded {
     let known = found.devices.iter().any(|device| device.session == session.key && device.is_known());
     Recorded {
         rank: session.info.rank,

@@ -13,7 +13,7 @@ use memctl_proto::v1::ItemKind;
 use super::answer;
 use super::floor::{REPLAY_CHUNKS, floor};
 use crate::job_data::error::ReadError;
-use crate::job_data::job::{Found, find};
+use crate::job_data::job::{FoundJob, find};
 use crate::job_data::mark_cursor::MarkCursor;
 use crate::job_data::replay::{Go, Replay};
 use crate::job_data::stacks::open;
@@ -96,7 +96,7 @@ pub(super) async fn timeline(
 }
 
 /// The devices of a session, by index.
-pub(super) fn devices_of<'a>(found: &'a Found, session: &'a SessionRow) -> impl Iterator<Item = u8> + 'a {
+pub(super) fn devices_of<'a>(found: &'a FoundJob, session: &'a SessionRow) -> impl Iterator<Item = u8> + 'a {
     found.devices_of(session.key).iter().map(|device| device.info.index.0)
 }
 

@@ -13,7 +13,7 @@ use tonic::{Response, Status};
 
 use crate::access::Caller;
 use crate::job_data::ReadError;
-use crate::listen::Held;
+use crate::listen::ResponseGuard;
 use crate::permits::{Permit, Permits};
 use crate::supervise;
 
@@ -46,7 +46,7 @@ pub(super) async fn apart<T: Send + 'static>(
 pub(super) fn with_permit<T>(answer: T, permit: Option<Permit>) -> Response<T> {
     let mut response = Response::new(answer);
     if let Some(permit) = permit {
-        response.extensions_mut().insert(Held::new(permit));
+        response.extensions_mut().insert(ResponseGuard::new(permit));
     }
     response
 }
@@ -79,13 +79,13 @@ mod tests {
 
     /// A response that computes endlessly, and pauses like a replay.
     async fn endless(rounds: Arc<AtomicU64>, ended: Arc<AtomicBool>) -> Result<(), ReadError> {
-        struct Ended(Arc<AtomicBool>);
-        impl Drop for Ended {
+        struct EndFlag(Arc<AtomicBool>);
+        impl Drop for EndFlag {
             fn drop(&mut self) {
                 self.0.store(true, Ordering::Release);
             }
         }
-        let _ended = Ended(ended);
+        let _ended = EndFlag(ended);
         loop {
             let until = Instant::now() + Duration::from_millis(20);
             while Instant::now() < until {

@@ -102,8 +102,9 @@ pub async fn serve(
         alert_rules = config.alerts.origin, file_descriptors = descriptors, "configuration");
     let (rules, access) = (config.alerts.clone(), config.access.clone());
     let judging = JudgeSettings { on: config.judging, memory: config.judge_memory };
-    let told = (http_places.clone(), config.holders);
-    let parts = parts(store, config.limits, retention, judging, (rules, Notifying::Always), access, told).await?;
+    let http_and_holders = (http_places.clone(), config.holders);
+    let parts =
+        parts(store, config.limits, retention, judging, (rules, Notifying::Always), access, http_and_holders).await?;
     let info = parts.store.info().await?;
     // This lookup is made before any request. If the store hangs later, the daemon's own metrics can still be read.
     parts.gate.is_open().await?;

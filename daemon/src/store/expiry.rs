@@ -63,7 +63,7 @@ impl Spending {
 
 /// The parts of a job's bytes.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Kept {
+pub(super) struct JobBytes {
     pub payload_bytes: u64,
     pub items: u64,
     pub sessions: u64,
@@ -76,7 +76,7 @@ pub(super) struct Kept {
     pub small_rows: u64,
 }
 
-impl Kept {
+impl JobBytes {
     /// Their sum.
     pub(super) fn bytes(self) -> u64 {
         let Self {

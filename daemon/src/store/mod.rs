@@ -64,7 +64,7 @@ pub use address::{AddressError, StoreAddress, open, open_read_only};
 pub use alert_records::{AlertKind, AlertPut, AlertRecord, AlertSelection, PutOutcome};
 pub use holders::{HOLDERS_KEPT, HoldersIndex, HoldersRow, JOB_HOLDERS_BYTES, JOB_HOLDERS_KEPT, Says};
 pub use losses::ExpiredJob;
-pub use opening::{Held, Opening, SecretHash};
+pub use opening::{ExistingSession, Opening, SecretHash};
 #[cfg(not(target_family = "wasm"))]
 pub use postgres::PostgresStore;
 pub use recordings::RecordingStore;
@@ -221,7 +221,7 @@ pub trait Store: Send + Sync + 'static {
     }
 
     /// A session by its id, with the values that the next hello is compared with.
-    async fn held(&self, tenant: &Tenant, id: SessionId) -> Result<Option<Held>, StoreError>;
+    async fn held(&self, tenant: &Tenant, id: SessionId) -> Result<Option<ExistingSession>, StoreError>;
 
     /// Stores items of any number of sessions in one transaction.
     ///

@@ -34,7 +34,7 @@ pub struct Opening<'o> {
 
 /// An existing session, with the values that the next hello is compared with.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Held {
+pub struct ExistingSession {
     /// Its job.
     pub job: String,
     /// Its attempt.
@@ -67,7 +67,7 @@ impl Opening<'_> {
 
     /// Whether this hello may continue an existing session.
     #[must_use]
-    pub fn may_continue(&self, held: &Held) -> bool {
+    pub fn may_continue(&self, held: &ExistingSession) -> bool {
         let SessionInfo { job, attempt, rank, .. } = self.info;
         let proved = match (&held.secret, &self.secret) {
             (Some(known), Some(brought)) => equal_in_constant_time(known, brought),
@@ -130,7 +130,7 @@ mod tests {
             secret: secret.map(hash),
             now_ns: 1,
         };
-        let held = |secret: Option<&[u8]>, ended| Held {
+        let held = |secret: Option<&[u8]>, ended| ExistingSession {
             job: "job".into(),
             attempt: 1,
             rank: 2,
@@ -150,7 +150,9 @@ mod tests {
         assert!(opening(&info, None, "me").may_continue(&held(None, false)));
         assert!(!opening(&info, None, "you").may_continue(&held(None, false)));
         assert!(!opening(&info, Some(b"new"), "you").may_continue(&held(None, true)));
-        assert!(opening(&info, None, "you").may_continue(&Held { owner: String::new(), ..held(None, false) }));
+        assert!(
+            opening(&info, None, "you").may_continue(&ExistingSession { owner: String::new(), ..held(None, false) })
+        );
     }
 
     #[test]

@@ -11,9 +11,9 @@ use sqlx::Row;
 use super::StoreError;
 use super::access_rows::{AuditRow, TokenRow};
 use super::alert_records::{AlertKind, AlertRecord};
-use super::expiry::{Candidate, Kept, Spending};
+use super::expiry::{Candidate, JobBytes, Spending};
 use super::holders::{HoldersIndex, HoldersRow, Says};
-use super::opening::Held;
+use super::opening::ExistingSession;
 use super::plan::{SessionState, checksum};
 use super::rows::{
     ChunkLevels, ChunkRow, DeviceRow, EpochEndRow, Expired, Gap, ItemIndex, ItemPage, ItemRow, JobRow, OpenedSession,
@@ -30,7 +30,7 @@ pub(super) enum Fault {
     /// The database holds this invalid value.
     Damaged(String),
     /// An error that already has its place and operation.
-    Told(StoreError),
+    Store(StoreError),
     /// Another writer stored the same row first; the transaction is rolled back and repeated.
     Overtaken,
 }
@@ -48,7 +48,7 @@ impl From<sqlx::Error> for Fault {
 
 impl From<StoreError> for Fault {
     fn from(error: StoreError) -> Self {
-        Self::Told(error)
+        Self::Store(error)
     }
 }
 
@@ -130,7 +130,7 @@ pub(super) fn alert_record(row: &impl Cells) -> Result<AlertRecord, Fault> {
 }
 
 /// `session_find.sql`: the opened session, and what the next hello is compared with.
-pub(super) fn held(row: &impl Cells) -> Result<(OpenedSession, Held), Fault> {
+pub(super) fn held(row: &impl Cells) -> Result<(OpenedSession, ExistingSession), Fault> {
     let opened = OpenedSession {
         key: row.int(0)?,
         job: row.int(1)?,
@@ -140,7 +140,8 @@ pub(super) fn held(row: &impl Cells) -> Result<(OpenedSession, Held), Fault> {
     };
     let info = wire_form::read_session_info(&row.blob(4)?).map_err(Fault::Damaged)?;
     let memctl_model::SessionInfo { job, attempt, rank, .. } = info;
-    let held = Held { job, attempt, rank, owner: row.text(5)?, secret: row.blob_or_null(6)?, ended: opened.ended };
+    let held =
+        ExistingSession { job, attempt, rank, owner: row.text(5)?, secret: row.blob_or_null(6)?, ended: opened.ended };
     Ok((opened, held))
 }
 
@@ -344,7 +345,7 @@ pub(super) fn candidate(row: &impl Cells) -> Result<Candidate, Fault> {
 
 /// `spending.sql`.
 pub(super) fn spending(row: &impl Cells) -> Result<Spending, Fault> {
-    let kept = Kept {
+    let kept = JobBytes {
         payload_bytes: row.word(4)?,
         items: row.word(5)?,
         sessions: row.word(6)?,

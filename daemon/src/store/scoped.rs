@@ -14,9 +14,9 @@ use memctl_proto::v1::ItemKind;
 
 use super::alert_records::{AlertPut, AlertRecord, AlertSelection, PutOutcome};
 use super::{
-    Append, AuditRow, ChunkRow, DeviceRow, EpochEndRow, Expired, ExpiredJob, Gap, Held, HoldersIndex, HoldersRow,
-    ItemPage, ItemRow, JobRow, OpenedSession, Opening, Retention, Scope, Selection, SessionKey, SessionRow, Store,
-    StoreError, StoreInfo, Tenant, TokenRow, Totals, WatchRow, Which,
+    Append, AuditRow, ChunkRow, DeviceRow, EpochEndRow, ExistingSession, Expired, ExpiredJob, Gap, HoldersIndex,
+    HoldersRow, ItemPage, ItemRow, JobRow, OpenedSession, Opening, Retention, Scope, Selection, SessionKey, SessionRow,
+    Store, StoreError, StoreInfo, Tenant, TokenRow, Totals, WatchRow, Which,
 };
 
 /// A restricted view of a store; see the module.
@@ -46,7 +46,7 @@ impl Store for Scoped {
         if self.scope.admits(opening.tenant) { self.store.open(opening).await } else { Err(StoreError::Foreign) }
     }
 
-    async fn held(&self, tenant: &Tenant, id: SessionId) -> Result<Option<Held>, StoreError> {
+    async fn held(&self, tenant: &Tenant, id: SessionId) -> Result<Option<ExistingSession>, StoreError> {
         if self.scope.admits(tenant) { self.store.held(tenant, id).await } else { Ok(None) }
     }
 

@@ -81,7 +81,7 @@ suite! {
     reading::answers_about_holders_are_kept_with_their_session,
     reading::the_latest_answer_about_holders_is_the_one_that_came_last,
     reading::a_job_keeps_so_many_answers_about_holders_and_so_many_bytes,
-    tenants::names_repeat_and_nobody_sees_the_others,
+    tenants::names_repeat_and_no_tenant_sees_the_others,
     tenants::a_session_is_continued_by_its_agent_alone,
     tenants::tokens_are_kept_and_revoked,
     tenants::the_audit_log_is_read_by_tenant_the_newest_first,

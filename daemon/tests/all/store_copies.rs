@@ -110,29 +110,29 @@ async fn fill(store: &dyn Store) {
 
 /// The results of all queries.
 async fn contents(store: &dyn Store) -> String {
-    let mut told = format!("{:?}\n", store.totals().await.unwrap());
-    told += &format!("{:?}\n", store.alert_records(AlertSelection::All(AlertKind::Silence)).await.unwrap());
+    let mut dump = format!("{:?}\n", store.totals().await.unwrap());
+    dump += &format!("{:?}\n", store.alert_records(AlertSelection::All(AlertKind::Silence)).await.unwrap());
     for job in store.jobs(100).await.unwrap() {
-        told += &format!("{job:?}\n{:?}\n", store.devices(job.key).await.unwrap());
-        told += &format!("{:?}\n{:?}\n", store.epoch_ends(job.key).await.unwrap(), store.gaps(job.key).await.unwrap());
+        dump += &format!("{job:?}\n{:?}\n", store.devices(job.key).await.unwrap());
+        dump += &format!("{:?}\n{:?}\n", store.epoch_ends(job.key).await.unwrap(), store.gaps(job.key).await.unwrap());
         let kept = store.holders_kept(job.key).await.unwrap();
         assert_eq!(kept.len(), 2 * store.sessions(job.key).await.unwrap().len());
         for kept in kept {
-            told += &format!("{:?}\n", store.holders(job.key, kept.session, kept.asked_ns).await.unwrap().unwrap());
+            dump += &format!("{:?}\n", store.holders(job.key, kept.session, kept.asked_ns).await.unwrap().unwrap());
         }
         for session in store.sessions(job.key).await.unwrap() {
-            told += &format!("{session:?}\n");
+            dump += &format!("{session:?}\n");
             for device in [0, 1] {
-                told += &format!("{:?}\n", store.chunks(session.key, device, Selection::default()).await.unwrap());
+                dump += &format!("{:?}\n", store.chunks(session.key, device, Selection::default()).await.unwrap());
             }
             for kind in [ItemKind::Marks, ItemKind::SiteTables, ItemKind::Keyframe] {
-                told += &format!("{:?}\n", store.items(session.key, kind, None, Selection::default()).await.unwrap());
+                dump += &format!("{:?}\n", store.items(session.key, kind, None, Selection::default()).await.unwrap());
             }
-            told += &format!("{:?}\n", store.payloads(session.key, &(1..50).collect::<Vec<_>>()).await.unwrap());
+            dump += &format!("{:?}\n", store.payloads(session.key, &(1..50).collect::<Vec<_>>()).await.unwrap());
         }
     }
-    told += &format!("{:?}\n", store.kept_bytes().await.unwrap());
-    told
+    dump += &format!("{:?}\n", store.kept_bytes().await.unwrap());
+    dump
 }
 
 async fn goes_from_to(from: Backend, to: Backend) {
@@ -455,15 +455,15 @@ async fn a_damaged_page_is_told_and_does_not_end_a_check() {
     store.close().await.unwrap();
     let StoreAddress::Sqlite(path) = &ground.address else { panic!("a file") };
     let whole = std::fs::read(path).unwrap();
-    let (mut told, mut refused) = (0, 0);
+    let (mut reported, mut refused) = (0, 0);
     for page in 1..whole.len() / 16_384 {
         let mut bytes = whole.clone();
         bytes[page * 16_384..(page + 1) * 16_384].fill(0xa5);
         std::fs::write(path, &bytes).unwrap();
         match check(&ground.address, Depth::Decoded).await {
-            Ok(checked) => told += usize::from(checked.problems_found > 0),
+            Ok(checked) => reported += usize::from(checked.problems_found > 0),
             Err(_) => refused += 1,
         }
     }
-    assert!(told >= 5, "{told} damages were reported, {refused} files could not be opened at all");
+    assert!(reported >= 5, "{reported} damages were reported, {refused} files could not be opened at all");
 }

@@ -83,7 +83,7 @@ async fn other_tables_of_the_database_do_not_matter() {
 }
 
 #[tokio::test]
-async fn nobody_learns_the_password() {
+async fn no_one_learns_the_password() {
     // Nothing listens on port 1. The other URLs cannot be parsed or name no existing database.
     let admin =
         std::env::var("MEMCTL_TEST_POSTGRES").expect("MEMCTL_TEST_POSTGRES is not set: `./test` starts a cluster");

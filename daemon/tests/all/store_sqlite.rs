@@ -252,7 +252,7 @@ async fn a_damaged_file_is_an_error_and_never_a_panic() {
     store.append(vec![append(key, (1..40).map(large).collect())]).await.unwrap();
     store.close().await.unwrap();
     let whole = std::fs::read(&path).unwrap();
-    let mut told = 0;
+    let mut noticed = 0;
     for page in 1..24 {
         std::fs::write(&path, &whole).unwrap();
         let mut damaged = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
@@ -271,11 +271,11 @@ async fn a_damaged_file_is_an_error_and_never_a_panic() {
             store.close().await
         };
         if let Err(error) = found.await {
-            told += usize::from(matches!(error, StoreError::Damaged { .. }));
+            noticed += usize::from(matches!(error, StoreError::Damaged { .. }));
             assert!(error.to_string().contains(&path.display().to_string()), "{error}");
         }
     }
-    assert!(told >= 5, "{told} damaged files were noticed");
+    assert!(noticed >= 5, "{noticed} damaged files were noticed");
 }
 
 #[tokio::test]
@@ -490,7 +490,7 @@ async fn the_log_stays_bounded() {
 }
 
 #[tokio::test]
-async fn a_removed_lock_file_lets_nobody_in() {
+async fn a_removed_lock_file_lets_no_one_in() {
     let folder = tempfile::tempdir().unwrap();
     let path = file(&folder);
     let first = opened(&path).await.unwrap();

@@ -214,12 +214,12 @@ async fn contents(store: &dyn Store) -> String {
     let mut ends = store.epoch_ends(job.key).await.unwrap();
     ends.iter_mut().for_each(|end| end.session = 0);
     let gaps: Vec<_> = store.gaps(job.key).await.unwrap().into_iter().map(|(_, gap)| gap).collect();
-    let mut told = format!("{:?}\n{session:?}\n{devices:?}\n{ends:?}\n{gaps:?}\n", store.totals().await.unwrap());
-    told += &format!("{:?}\n", store.chunks(key, 0, Selection::default()).await.unwrap());
-    told += &format!("{:?}\n", store.items(key, ItemKind::SiteTables, None, Selection::default()).await.unwrap());
-    told += &format!("{:?}\n", store.keyframe_before(key, 0, 99).await.unwrap());
-    told += &format!("{:?}\n", store.payloads(key, &[1, 2, 3, 4, 5, 6]).await.unwrap());
-    told
+    let mut dump = format!("{:?}\n{session:?}\n{devices:?}\n{ends:?}\n{gaps:?}\n", store.totals().await.unwrap());
+    dump += &format!("{:?}\n", store.chunks(key, 0, Selection::default()).await.unwrap());
+    dump += &format!("{:?}\n", store.items(key, ItemKind::SiteTables, None, Selection::default()).await.unwrap());
+    dump += &format!("{:?}\n", store.keyframe_before(key, 0, 99).await.unwrap());
+    dump += &format!("{:?}\n", store.payloads(key, &[1, 2, 3, 4, 5, 6]).await.unwrap());
+    dump
 }
 
 async fn expected() -> String {

@@ -12,7 +12,7 @@ const SLOTS_MIN: usize = 1 << 12;
 
 /// The allocations at an address, as their numbers plus one; 0 when there is none.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Known {
+pub(super) struct AddressEntry {
     addr: u64,
     /// The latest allocation that begins here.
     pub(super) begins: u32,
@@ -20,7 +20,7 @@ pub(super) struct Known {
     pub(super) ends: u32,
 }
 
-impl Known {
+impl AddressEntry {
     const fn is_empty(&self) -> bool {
         self.begins | self.ends == 0
     }
@@ -29,7 +29,7 @@ impl Known {
 /// The map; see the module's documentation.
 pub(super) struct AddressMap {
     /// The slots. Their number is a power of two, and at most half are used.
-    slots: Vec<Known>,
+    slots: Vec<AddressEntry>,
     used: usize,
     /// 64 minus the binary logarithm of the number of slots.
     shift: u32,
@@ -40,31 +40,36 @@ pub(super) struct AddressMap {
 impl AddressMap {
     pub(super) fn new() -> Self {
         let multiplier = RandomState::new().build_hasher().finish() | 1;
-        Self { slots: vec![Known::default(); SLOTS_MIN], used: 0, shift: 64 - SLOTS_MIN.trailing_zeros(), multiplier }
+        Self {
+            slots: vec![AddressEntry::default(); SLOTS_MIN],
+            used: 0,
+            shift: 64 - SLOTS_MIN.trailing_zeros(),
+            multiplier,
+        }
     }
 
     /// Removes all entries and keeps the memory.
     pub(super) fn clear(&mut self) {
         if self.used > 0 {
-            self.slots.fill(Known::default());
+            self.slots.fill(AddressEntry::default());
             self.used = 0;
         }
     }
 
     /// The allocations at an address.
     #[inline]
-    pub(super) fn find(&self, addr: u64) -> Known {
+    pub(super) fn find(&self, addr: u64) -> AddressEntry {
         self.slots[self.slot(addr)]
     }
 
     /// Stores the addresses where allocation `number` (plus one) begins and ends. Returns the previous entry of the
     /// first address.
     #[inline]
-    pub(super) fn note(&mut self, begin: u64, end: u64, number: u32) -> Known {
+    pub(super) fn note(&mut self, begin: u64, end: u64, number: u32) -> AddressEntry {
         let slot = self.slot(begin);
         let before = self.slots[slot];
         self.used += usize::from(before.is_empty());
-        self.slots[slot] = Known { addr: begin, begins: number, ends: before.ends };
+        self.slots[slot] = AddressEntry { addr: begin, begins: number, ends: before.ends };
         let slot = self.slot(end);
         self.used += usize::from(self.slots[slot].is_empty());
         (self.slots[slot].addr, self.slots[slot].ends) = (end, number);
@@ -90,7 +95,7 @@ impl AddressMap {
     #[cold]
     fn grow(&mut self) {
         let slots = self.slots.len() * 2;
-        let old = std::mem::replace(&mut self.slots, vec![Known::default(); slots]);
+        let old = std::mem::replace(&mut self.slots, vec![AddressEntry::default(); slots]);
         self.shift -= 1;
         for known in old.into_iter().filter(|known| !known.is_empty()) {
             let slot = self.slot(known.addr);

@@ -437,14 +437,14 @@ mod tests {
     use memctl_model::Event;
 
     /// The key, whether it is a free, and whether it follows an allocation; `None` where no key predicts.
-    type Given = Option<(u32, bool, bool)>;
+    type KeyFacts = Option<(u32, bool, bool)>;
 
     fn keys(count: usize) -> Vec<Key> {
         vec![Key::new(Tuple::of(&Event::default())); count]
     }
 
     /// Writes differences in given contexts and reads them again. Returns the number of bytes of the bits.
-    fn round_trip(given: &[(Given, u64, u64)], count: usize) -> usize {
+    fn round_trip(given: &[(KeyFacts, u64, u64)], count: usize) -> usize {
         let mut writer = TimeWriter::default();
         let (mut columns, mut wide) = (Raw::default(), Vec::new());
         for &(context, first, second) in given {

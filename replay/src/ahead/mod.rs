@@ -127,7 +127,7 @@ pub struct Ahead {
     odd: [Option<Step>; 2],
     odd_before: Option<u64>,
     /// The forecast at the last step's end.
-    before: Option<Seen>,
+    before: Option<StepForecast>,
     /// The step at which a forecast failure last did not happen.
     missed_at: Option<u64>,
     /// Whether the last look replayed steps and none of them failed.
@@ -139,7 +139,7 @@ pub struct Ahead {
 
 /// The forecast at a step's end.
 #[derive(Clone, Copy, Debug)]
-struct Seen {
+struct StepForecast {
     /// The number of the following step.
     number: u64,
     fails: Fails,
@@ -254,7 +254,7 @@ impl Ahead {
         let before = std::mem::replace(&mut self.before, now);
         // The failure that was forecast for the step that has just ended did not happen, so forecasts from here are
         // not trusted for a while.
-        let is_next = |seen: Seen| seen.fails.is_certain && seen.fails.steps == 1 && seen.fails.of == Of::Last;
+        let is_next = |seen: StepForecast| seen.fails.is_certain && seen.fails.steps == 1 && seen.fails.of == Of::Last;
         if before.is_some_and(|seen| seen.number < number && is_next(seen)) {
             self.missed_at = Some(number);
         }
@@ -265,12 +265,12 @@ impl Ahead {
     }
 
     /// The first request that would fail if the coming steps were like the recorded ones.
-    fn foresee(&mut self, limit: Limit, steps: u32) -> Option<Seen> {
+    fn foresee(&mut self, limit: Limit, steps: u32) -> Option<StepForecast> {
         self.has_room = false;
         let last = self.steps.back().filter(|last| is_known(last) && !self.is_far(limit))?;
         let fails = self.plan(last, limit).first_to_fail(self.reach(steps));
         self.has_room = fails.is_none();
-        Some(Seen { number: self.running.number, fails: fails? })
+        Some(StepForecast { number: self.running.number, fails: fails? })
     }
 
     /// The requests of a step that recur, compared with the steps before it.

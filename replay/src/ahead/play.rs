@@ -23,7 +23,7 @@ const NEARLY: u64 = 64;
 pub(super) struct Play {
     allocator: Allocator,
     limit: Limit,
-    live: HashMap<Name, Held>,
+    live: HashMap<Name, PlayedBlock>,
     /// Blocks by stack and bytes, the oldest first. Some of them are no longer live.
     alike: HashMap<(StackId, u64), VecDeque<Name>>,
     /// Freed blocks that a stream still uses, by the name in the script.
@@ -47,7 +47,7 @@ pub(super) enum Stays<'a> {
 
 /// A live block.
 #[derive(Clone)]
-struct Held {
+struct PlayedBlock {
     id: BlockId,
     /// The requesting stack.
     stack: StackId,
@@ -62,7 +62,7 @@ impl Play {
             known.iter().filter_map(|(&block, known)| Some((known, follow.block(block)?))).collect();
         oldest.sort_unstable_by_key(|(known, _)| (known.name.step, known.name.index));
         for (known, id) in oldest {
-            live.insert(known.name, Held { id, stack: known.want.stack });
+            live.insert(known.name, PlayedBlock { id, stack: known.want.stack });
             alike.entry(key(&known.want)).or_default().push_back(known.name);
         }
         Self {
@@ -182,7 +182,7 @@ impl Play {
         match self.allocator.malloc(bytes, requested.stream, requested.pool) {
             Ok(id) => {
                 self.forget_completed();
-                self.live.insert(name, Held { id, stack: want.stack });
+                self.live.insert(name, PlayedBlock { id, stack: want.stack });
                 self.alike.entry((want.stack, bytes)).or_default().push_back(name);
                 None
             }

@@ -5,7 +5,7 @@
 
 use memctl_model::allocator::{MIN_BLOCK_BYTES, SMALL_BYTES_MAX};
 
-use super::free_list::Found;
+use super::free_list::ListedBlock;
 use super::pool::Pool;
 use super::slab::{NIL, Slot};
 use super::{Allocator, Ask};
@@ -22,7 +22,7 @@ impl Allocator {
     }
 
     /// The block that serves the request, if one does.
-    pub(super) fn candidate(&self, ask: &Ask) -> Option<Found> {
+    pub(super) fn candidate(&self, ask: &Ask) -> Option<ListedBlock> {
         let pool = &self.pools[ask.pool];
         let mut found = pool.free.best_fit(ask.stream, ask.size, &self.blocks)?;
         if self.blocks.get(found.slot).reservation.is_some() {
@@ -41,7 +41,7 @@ impl Allocator {
 
     /// The best of the expandable blocks: the size of a block includes its possible growth, so blocks before a large
     /// unmapped range come last.
-    fn least_expandable(&self, pool: &Pool, first: Found) -> Found {
+    fn least_expandable(&self, pool: &Pool, first: ListedBlock) -> ListedBlock {
         let mut found = first;
         let mut least = self.expandable_size(found.slot);
         while let Some(next) = pool.free.after(found, &self.blocks)
@@ -63,7 +63,7 @@ impl Allocator {
     }
 
     /// Skips expandable blocks, because the setting was switched off after they were made.
-    fn beyond_expandable(&self, pool: &Pool, first: Found) -> Option<Found> {
+    fn beyond_expandable(&self, pool: &Pool, first: ListedBlock) -> Option<ListedBlock> {
         let mut found = first;
         while self.blocks.get(found.slot).reservation.is_some() {
             found = pool.free.after(found, &self.blocks)?;

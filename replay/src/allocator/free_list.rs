@@ -16,7 +16,7 @@ const SPARSE: usize = LEAF / 4;
 
 /// A listed block and its place, which is valid until its list changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Found {
+pub(super) struct ListedBlock {
     pub slot: Slot,
     lane: u32,
     leaf: u32,
@@ -123,7 +123,7 @@ impl FreeList {
     }
 
     /// Removes a block that was found.
-    pub fn take(&mut self, found: Found) {
+    pub fn take(&mut self, found: ListedBlock) {
         let lane = found.lane as usize;
         self.lanes[lane].take(found.leaf as usize, found.at as usize);
         // The last lane keeps its leaf for the next block.
@@ -133,29 +133,29 @@ impl FreeList {
     }
 
     /// The place of a listed block.
-    pub fn get(&self, slot: Slot, blocks: &Slab) -> Option<Found> {
+    pub fn get(&self, slot: Slot, blocks: &Slab) -> Option<ListedBlock> {
         let block = blocks.get(slot);
         let lane = self.lane(block.stream).ok()?;
         let leaf = self.lanes[lane].leaf(key_of(block));
         let at = self.lanes[lane].leaves[leaf].place_of(slot)?;
-        Some(Found { slot, lane: lane as u32, leaf: leaf as u32, at: at as u32 })
+        Some(ListedBlock { slot, lane: lane as u32, leaf: leaf as u32, at: at as u32 })
     }
 
     /// The first block of a stream at or above a key.
-    fn lowest(&self, stream: u64, from: u128, blocks: &Slab) -> Option<Found> {
+    fn lowest(&self, stream: u64, from: u128, blocks: &Slab) -> Option<ListedBlock> {
         let lane = self.lane(stream).ok()?;
         let (leaf, at) = self.lanes[lane].lowest(from, blocks)?;
         let slot = self.lanes[lane].leaves[leaf].slots()[at];
-        Some(Found { slot, lane: lane as u32, leaf: leaf as u32, at: at as u32 })
+        Some(ListedBlock { slot, lane: lane as u32, leaf: leaf as u32, at: at as u32 })
     }
 
     /// The smallest block of a stream with at least this many bytes.
-    pub fn best_fit(&self, stream: u64, size: u64, blocks: &Slab) -> Option<Found> {
+    pub fn best_fit(&self, stream: u64, size: u64, blocks: &Slab) -> Option<ListedBlock> {
         if size < BYTES_MAX { self.lowest(stream, key(size, 0, 0), blocks) } else { None }
     }
 
     /// The next larger block of the same stream.
-    pub fn after(&self, found: Found, blocks: &Slab) -> Option<Found> {
+    pub fn after(&self, found: ListedBlock, blocks: &Slab) -> Option<ListedBlock> {
         let block = blocks.get(found.slot);
         self.lowest(block.stream, key_of(block) + 1, blocks)
     }
@@ -192,12 +192,12 @@ mod tests {
 
     /// Blocks by stream and key, each in a slot of its own.
     #[derive(Default)]
-    struct Known {
+    struct BlocksByKey {
         blocks: Slab,
         slots: BTreeMap<(u64, u128), Slot>,
     }
 
-    impl Known {
+    impl BlocksByKey {
         fn slot(&mut self, (stream, size, addr): (u64, u64, u64)) -> Slot {
             // Blocks at neighbouring addresses have different ages, so that both keys matter. Some sizes are so large
             // that a leaf cannot distinguish them.
@@ -215,7 +215,7 @@ mod tests {
 
     /// Inserts and removes blocks at random and compares the list with a tree.
     fn behaves_like_a_tree(operations: &[(bool, u64, u64, u64)]) -> Result<(), TestCaseError> {
-        let (mut list, mut tree, mut known) = (FreeList::default(), BTreeMap::new(), Known::default());
+        let (mut list, mut tree, mut known) = (FreeList::default(), BTreeMap::new(), BlocksByKey::default());
         for &(puts, stream, size, addr) in operations {
             let slot = known.slot((stream, size, addr));
             let place = known.place(slot);

@@ -66,7 +66,7 @@ struct Plan {
 }
 
 /// Facts about requests in addition to their bytes.
-pub struct Known<P, L, S, O, F> {
+pub struct CheckpointFacts<P, L, S, O, F> {
     /// The pass of each request.
     pub pass: P,
     /// Whether another holder keeps the block until the forward pass ends: autocast keeps its copies of weights.
@@ -82,7 +82,11 @@ pub struct Known<P, L, S, O, F> {
 impl Script {
     /// The script with checkpointed calls. `calls` are ranges of requests, in order and disjoint.
     #[must_use]
-    pub fn checkpointed<'f, P, L, S, O, F>(&self, calls: &[Range<usize>], known: Known<P, L, S, O, F>) -> Checkpointed
+    pub fn checkpointed<'f, P, L, S, O, F>(
+        &self,
+        calls: &[Range<usize>],
+        known: CheckpointFacts<P, L, S, O, F>,
+    ) -> Checkpointed
     where
         P: Fn(usize) -> Pass,
         L: Fn(usize) -> bool,
@@ -138,7 +142,7 @@ impl Script {
         (backward, cut): (Range<u32>, Option<Cut>),
         lives: &[Life],
         frees: &[u32],
-        known: &Known<P, L, S, O, F>,
+        known: &CheckpointFacts<P, L, S, O, F>,
     ) -> Option<Plan>
     where
         L: Fn(usize) -> bool,
@@ -388,8 +392,8 @@ mod tests {
     type No = fn(usize) -> bool;
     type NoLines = fn(usize) -> &'static [u64];
 
-    fn known<P, L>(pass: P, lingers: L) -> Known<P, L, No, No, NoLines> {
-        Known { pass, lingers, saves_itself: |_| false, once: |_| false, lines: |_| &[] }
+    fn known<P, L>(pass: P, lingers: L) -> CheckpointFacts<P, L, No, No, NoLines> {
+        CheckpointFacts { pass, lingers, saves_itself: |_| false, once: |_| false, lines: |_| &[] }
     }
 
     fn peak(script: &Script) -> u64 {
@@ -427,8 +431,13 @@ mod tests {
         for (lines, until) in [([1, 2, 3], 2), ([1, 1, 2], 3)] {
             let lines: Vec<[u64; 1]> = (0..4).flat_map(|_| lines.map(|line| [line])).collect();
             let line = |request: usize| &lines[request][..];
-            let known =
-                Known { pass: of_pass, lingers: |_| false, saves_itself: |_| false, once: |_| false, lines: line };
+            let known = CheckpointFacts {
+                pass: of_pass,
+                lingers: |_| false,
+                saves_itself: |_| false,
+                once: |_| false,
+                lines: line,
+            };
             let edited = script.checkpointed(&calls, known).script;
             let ended = edited.lives()[0].ended as usize;
             let is_request = |act: &&Act| matches!(act, Act::Alloc { .. });
@@ -476,7 +485,7 @@ mod tests {
         let calls = std::iter::once(0..3).collect::<Vec<_>>();
         let saves = |result: usize| {
             let saves_itself = move |request| request == result;
-            Known { pass, lingers: |_| false, saves_itself, once: |_| false, lines: |_| &[] as &[u64] }
+            CheckpointFacts { pass, lingers: |_| false, saves_itself, once: |_| false, lines: |_| &[] as &[u64] }
         };
         let edited = script.checkpointed(&calls, saves(2)).script;
         let all: Vec<usize> = (0..edited.requests()).map(|request| edited.origin(request)).collect();

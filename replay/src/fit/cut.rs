@@ -80,7 +80,7 @@ mod tests {
 
     use super::*;
     use crate::allocator::Limit;
-    use crate::fit::Known;
+    use crate::fit::CheckpointFacts;
     use crate::fit::made::{MIB, alloc, free};
     use crate::request::{Request, Requested};
     use crate::settings::{Conf, Version};
@@ -106,7 +106,7 @@ mod tests {
         let pass = |request: usize| if request < forward { Pass::Forward } else { Pass::Backward };
         let lines = |_| &[] as &[u64];
         let once = |request: usize| script.bytes(request) == 16 * MIB;
-        let known = Known { pass, lingers: |_| false, saves_itself: |_| false, once, lines };
+        let known = CheckpointFacts { pass, lingers: |_| false, saves_itself: |_| false, once, lines };
         let edited = script.checkpointed(calls, known);
         let conf = Conf::parse("", Version::of(2, 11)).expect("default settings").0;
         let peak = edited.script.outcome(&conf, Limit::None).counts.peak_requested_bytes / MIB;
@@ -184,7 +184,7 @@ mod tests {
             _ => Pass::Other,
         };
         let lines = |_| &[] as &[u64];
-        let known = Known { pass, lingers: |_| false, saves_itself: |_| false, once: |_| false, lines };
+        let known = CheckpointFacts { pass, lingers: |_| false, saves_itself: |_| false, once: |_| false, lines };
         let edited = script.checkpointed(&calls, known);
         assert_eq!((edited.calls, edited.repeated_bytes / MIB), (whole.0, whole.2));
     }

@@ -36,7 +36,7 @@ use memctl_model::allocator;
 use crate::allocator::Limit;
 use crate::settings::Conf;
 use crate::trial::Outcome;
-pub use checkpoint::{Checkpointed, Known, Pass};
+pub use checkpoint::{CheckpointFacts, Checkpointed, Pass};
 pub use cut::Failed;
 use law::Law;
 pub use script::{Life, Peak, REQUESTS_MAX, Script, TooLong, initial_blocks, stack_key};

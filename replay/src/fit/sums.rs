@@ -53,7 +53,7 @@ fn buffers(script: &Script) -> HashMap<usize, u64> {
 
 /// A split sum of the larger recording.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Seen {
+struct SplitSum {
     /// Blocks of columns.
     blocks: u64,
     /// Bytes of the buffer.
@@ -66,7 +66,7 @@ struct Seen {
     multiples: Vec<u64>,
 }
 
-impl Seen {
+impl SplitSum {
     /// The possible rules of the sum at a number on a device, one for each multiple and each possible
     /// size of an element.
     fn by_rows(&self, number: f64, device: u64) -> impl Iterator<Item = Split> {
@@ -91,7 +91,7 @@ impl Seen {
 #[derive(Default)]
 struct Sums {
     /// Split sums, with the requests for their buffers.
-    seen: HashMap<Seen, Vec<usize>>,
+    seen: HashMap<SplitSum, Vec<usize>>,
     /// Sums that are not split: the request, its columns and its rows.
     whole: Vec<(usize, u64, u64)>,
 }
@@ -101,7 +101,7 @@ impl Sums {
     /// the rule of a sum on a device.
     fn settle<F>(self, number: f64, split: F, laws: &mut [Law]) -> HashMap<usize, Split>
     where
-        F: Fn(&Seen, u64) -> Option<Split>,
+        F: Fn(&SplitSum, u64) -> Option<Split>,
     {
         let explained = |device: u64| -> usize {
             let sums = self.seen.iter().filter(|(sum, _)| split(sum, device).is_some());
@@ -161,7 +161,7 @@ fn sums(script: &Script, before: impl Fn(usize, u64) -> Option<u64>, laws: &[Law
             let Some(before) = before(request, blocks) else { continue };
             let sum = request.checked_sub(1).map_or(0, |before| script.bytes(before));
             let multiples = grown.multiples(sum).take(MULTIPLES_MAX).collect();
-            let seen = Seen { blocks, bytes, before, sum, multiples };
+            let seen = SplitSum { blocks, bytes, before, sum, multiples };
             if sums.seen.len() < SUMS_MAX || sums.seen.contains_key(&seen) {
                 sums.seen.entry(seen).or_default().push(request);
             }
@@ -365,7 +365,7 @@ mod tests {
         let few = sums_of(&leaks(many, 12, |at| (at % 3 + 1) << 20));
         assert_eq!(few.seen.values().map(Vec::len).sum::<usize>(), many as usize);
         assert!(few.seen.len() < 36, "{}", few.seen.len());
-        let distinct = |sum: &Seen| sum.multiples.iter().collect::<HashSet<_>>().len();
+        let distinct = |sum: &SplitSum| sum.multiples.iter().collect::<HashSet<_>>().len();
         assert!(few.seen.keys().all(|sum| distinct(sum) == sum.multiples.len() && distinct(sum) <= MULTIPLES_MAX));
         // All sums are different, and each has an input of its own size.
         let different = sums_of(&leaks(many, u64::MAX, |at| (at + 1) << 20));

@@ -7,7 +7,7 @@ use memctl_model::{DeviceIndex, SegmentState};
 use super::digest::Digests;
 use super::error::SnapshotFault;
 use super::events::EventLog;
-use super::found::Found;
+use super::found::ReadParts;
 use super::heap::Heap;
 use super::value::{Kind, Value};
 use super::{DeviceRecording, Recording, keys, owners, segments, unmarked};
@@ -67,7 +67,7 @@ pub(crate) fn recording(heap: Heap, top: Value, digests: Digests) -> Result<Reco
 }
 
 /// Combines the events and segments of each device.
-fn devices(traces: Vec<Option<Box<EventLog>>>, found: &mut Found, states_pools: bool) -> Vec<DeviceRecording> {
+fn devices(traces: Vec<Option<Box<EventLog>>>, found: &mut ReadParts, states_pools: bool) -> Vec<DeviceRecording> {
     let mut logs: Vec<EventLog> = traces.into_iter().map(|log| log.map(|log| *log).unwrap_or_default()).collect();
     logs.truncate(DEVICES_MAX);
     let mut final_segments: Vec<Vec<SegmentState>> = Vec::new();
@@ -100,7 +100,7 @@ fn devices(traces: Vec<Option<Box<EventLog>>>, found: &mut Found, states_pools: 
 }
 
 /// The oldest torch that writes the parts that were found.
-fn framework(found: &Found) -> Option<String> {
+fn framework(found: &ReadParts) -> Option<String> {
     let has = |key: u32| found.event_keys >> key & 1 != 0;
     let since = match () {
         () if has(keys::INTERNAL_METADATA) => "2.15",

@@ -39,7 +39,7 @@ pub struct Remarks {
 
 /// The parts that were read so far.
 #[derive(Default)]
-pub(crate) struct Found {
+pub(crate) struct ReadParts {
     pub traces: Option<Vec<Option<Box<EventLog>>>>,
     pub segments: Vec<(u64, SegmentState)>,
     pub annotations: Vec<Annotation>,
@@ -60,7 +60,7 @@ pub(crate) struct Found {
     pub top_keys: Vec<Arc<str>>,
 }
 
-impl Found {
+impl ReadParts {
     /// Upper estimate of the bytes held in memory.
     pub(crate) fn held_bytes(&self) -> u64 {
         // An event has 32 bytes. A segment, the largest of the others, has 80 bytes plus spare capacity of its vector.

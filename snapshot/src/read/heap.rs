@@ -11,7 +11,7 @@ use memctl_model::{Action, BlockUse, FrameId, StackId};
 use super::containers::{Content, DictSlot, ListSlot, Slab, TRACES_MAX};
 use super::error::SnapshotFault;
 use super::events::EventLog;
-use super::found::Found;
+use super::found::ReadParts;
 use super::intern::Tables;
 use super::keys;
 use super::owners;
@@ -46,7 +46,7 @@ impl Misuse {
 pub(crate) struct Heap {
     pub(crate) memo: Memo,
     pub(crate) tables: Tables,
-    pub(crate) found: Found,
+    pub(crate) found: ReadParts,
     dicts: Slab<DictSlot>,
     lists: Slab<ListSlot>,
 }
@@ -56,7 +56,7 @@ impl Heap {
         Self {
             memo: Memo::default(),
             tables: Tables::new(),
-            found: Found::default(),
+            found: ReadParts::default(),
             dicts: Slab::default(),
             lists: Slab::default(),
         }

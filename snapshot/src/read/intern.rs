@@ -244,9 +244,9 @@ mod tests {
         }
         assert_eq!((tables.owned.len(), tables.owners_refused), (SESSION_OWNED_STACKS_MAX, 8));
         let (frames, stacks) = tables.into_stacks();
-        let told = |id: StackId| stacks[id.0 as usize - 1].iter().map(|frame| frames[frame.0 as usize].clone());
-        assert_eq!(told(owned).collect::<Vec<_>>()[0].owner(), Some("KV cache"));
-        assert_eq!(told(owned).count(), 2);
+        let frames_of = |id: StackId| stacks[id.0 as usize - 1].iter().map(|frame| frames[frame.0 as usize].clone());
+        assert_eq!(frames_of(owned).collect::<Vec<_>>()[0].owner(), Some("KV cache"));
+        assert_eq!(frames_of(owned).count(), 2);
     }
 
     #[test]

@@ -111,7 +111,7 @@ fn mark_kind(meaning: Meaning, name: &str, begins: bool) -> MarkKind {
 }
 
 /// The marks that the annotations of a recording give.
-pub(crate) struct Given {
+pub(crate) struct AnnotatedMarks {
     /// Marks, sorted by time; every end has a begin.
     pub marks: Vec<Mark>,
     pub epochs: bool,
@@ -122,7 +122,7 @@ pub(crate) struct Given {
 /// The marks that annotations give. `start_ns` is the time of the first annotation or of the first event. Marks before
 /// `first_event_ns`, the time of the first event, are left out: the events of their steps were overwritten, so memory would
 /// seem flat there.
-pub(crate) fn given(mut annotations: Vec<Annotation>, start_ns: u64, first_event_ns: Option<u64>) -> Given {
+pub(crate) fn given(mut annotations: Vec<Annotation>, start_ns: u64, first_event_ns: Option<u64>) -> AnnotatedMarks {
     annotations.sort_by_key(|annotation| annotation.time_ns);
     let steps = Steps::of(&annotations);
     let mut marks = translate(annotations, steps, start_ns);
@@ -133,7 +133,7 @@ pub(crate) fn given(mut annotations: Vec<Annotation>, start_ns: u64, first_event
     let any = |test: fn(&MarkKind) -> bool| marks.iter().any(|mark| test(&mark.kind));
     let epochs = any(|kind| matches!(kind, MarkKind::EpochBegin(_)));
     let phases = any(|kind| matches!(kind, MarkKind::PhaseBegin(_)));
-    Given { epochs, phases, steps: steps != Steps::Untold, marks }
+    AnnotatedMarks { epochs, phases, steps: steps != Steps::Untold, marks }
 }
 
 /// Translates annotations into marks. If only the optimizer marks steps, each step ends with the optimizer's step. It

@@ -54,14 +54,14 @@ pub(crate) fn settle(events: &mut EventLog, segments: &mut [SegmentState], table
 
 /// Notes of annotated blocks: one for the first annotation with each name.
 pub(crate) fn notes(devices: &[DeviceRecording], frames: &[Frame], stacks: &[Vec<FrameId>]) -> Vec<Mark> {
-    let mut told: HashSet<&str> = HashSet::new();
+    let mut reported: HashSet<&str> = HashSet::new();
     let mut notes = Vec::new();
     let all = devices.iter().flat_map(|device| device.events.iter()).filter(|event| event.action == Action::Annotate);
     for event in all {
         let stack = event.stack.0.checked_sub(1).and_then(|at| stacks.get(at as usize));
         let innermost = stack.and_then(|stack| stack.first()).and_then(|frame| frames.get(frame.0 as usize));
         let Some(name) = innermost.and_then(Frame::owner) else { continue };
-        if notes.len() < NOTES_MAX && told.insert(name) {
+        if notes.len() < NOTES_MAX && reported.insert(name) {
             notes.push(Mark { time_ns: event.time_ns, kind: MarkKind::Note(format!("{ANNOTATED}{name}")) });
         }
     }

@@ -9,7 +9,7 @@ use memctl_model::{Boundary, Event, Mark, MarkKind, Phase};
 
 use super::DeviceRecording;
 use super::containers::Annotation;
-use super::marks::{self, Given};
+use super::marks::{self, AnnotatedMarks};
 use super::merge::{Moment, merge};
 
 /// Boundaries of a recording that do not come from annotations.
@@ -72,21 +72,26 @@ pub(crate) fn marks(
 }
 
 /// Combines annotated marks with found boundaries for the kinds that are not annotated.
-fn join(given: Given, found: Boundaries, all: Span, events: Option<(u64, u64)>) -> (Vec<Mark>, FoundBoundaries) {
+fn join(
+    given: AnnotatedMarks,
+    found: Boundaries,
+    all: Span,
+    events: Option<(u64, u64)>,
+) -> (Vec<Mark>, FoundBoundaries) {
     let Boundaries { by, steps, epochs, phases, windows } = found;
     let steps = if given.steps { Vec::new() } else { steps };
     let mut epochs = if given.epochs { Vec::new() } else { epochs };
     let windows = if given.steps || given.epochs { Vec::new() } else { windows };
     let phases = if given.steps || given.epochs || given.phases { Vec::new() } else { phases };
     outside_steps(&mut epochs, &given.marks);
-    let mut told = FoundBoundaries {
+    let mut counts = FoundBoundaries {
         by: None,
         steps: steps.len() as u64,
         epochs: epochs.len() as u64,
         windows: windows.len() as u64,
     };
-    if !told.boundaries().is_empty() {
-        told.by = by;
+    if !counts.boundaries().is_empty() {
+        counts.by = by;
     }
     let mut around = Vec::new();
     if !given.epochs && epochs.is_empty() {
@@ -105,7 +110,7 @@ fn join(given: Given, found: Boundaries, all: Span, events: Option<(u64, u64)>) 
     let phases = ranges(phases, |phase: Phase| MarkKind::PhaseBegin(phase), MarkKind::PhaseEnd);
     let ends = (0..).zip(windows).map(|(n, end_ns)| Mark { time_ns: end_ns, kind: MarkKind::WindowEnd(n) });
     let sorted = in_order([around, epochs, steps, ends.collect(), given.marks, phases]);
-    (sorted, told)
+    (sorted, counts)
 }
 
 /// Begins and ends of consecutive ranges.

@@ -77,7 +77,7 @@ pub struct SnapshotWriter<W: Write> {
     device: Option<Device>,
     ended: Vec<EndState>,
     settings: AllocatorSettings,
-    written: Written,
+    written: WrittenStacks,
     annotations: tempfile::SpooledTempFile,
 }
 
@@ -92,7 +92,7 @@ struct Device {
 
 /// Frames and stacks that are in the file and can be referred to.
 #[derive(Default)]
-struct Written {
+struct WrittenStacks {
     frames: HashMap<Frame, Memo>,
     stacks: HashMap<StackId, Memo>,
     /// Names of the memory's owners, which are not written as frames.
@@ -115,7 +115,7 @@ impl<W: Write> SnapshotWriter<W> {
             device: None,
             ended: Vec::new(),
             settings: AllocatorSettings::default(),
-            written: Written::default(),
+            written: WrittenStacks::default(),
             annotations: tempfile::SpooledTempFile::new(ANNOTATIONS_IN_MEMORY_BYTES),
         })
     }
@@ -303,7 +303,7 @@ impl<W: Write> SnapshotWriter<W> {
     }
 }
 
-impl Written {
+impl WrittenStacks {
     /// Writes the frames of a stack once; later uses refer to them.
     fn stack<'a, I>(
         &mut self,

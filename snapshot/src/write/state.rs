@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use memctl_model::{BlockState, BlockUse, DeviceIndex, Frame, Keyframe, SegmentKind, SegmentState, StackId};
 
-use super::Written;
+use super::WrittenStacks;
 use super::pickle::{Memo, OpenList, Pickle};
 
 pub(super) struct EndState {
@@ -28,7 +28,7 @@ enum Stack {
 
 impl EndState {
     /// Keeps the frames of stacks that are not in the file yet.
-    pub(super) fn new<'a, I>(keyframe: Keyframe, written: &Written, mut frames: impl FnMut(StackId) -> I) -> Self
+    pub(super) fn new<'a, I>(keyframe: Keyframe, written: &WrittenStacks, mut frames: impl FnMut(StackId) -> I) -> Self
     where
         I: IntoIterator<Item = &'a Frame>,
     {
@@ -66,7 +66,7 @@ impl EndState {
         mut self,
         pickle: &mut Pickle<impl Write>,
         list: &mut OpenList,
-        written: &mut Written,
+        written: &mut WrittenStacks,
     ) -> io::Result<()> {
         for segment in std::mem::take(&mut self.segments) {
             pickle.item(list)?;
@@ -79,7 +79,7 @@ impl EndState {
         &mut self,
         pickle: &mut Pickle<impl Write>,
         segment: &SegmentState,
-        written: &mut Written,
+        written: &mut WrittenStacks,
     ) -> io::Result<()> {
         let SegmentState { addr, size, stream, pool, kind, expandable, blocks } = segment;
         let sum = |wanted: fn(&BlockState) -> bool, bytes: fn(&BlockState) -> u64| {
@@ -112,7 +112,12 @@ impl EndState {
         pickle.end_dict()
     }
 
-    fn block(&mut self, pickle: &mut Pickle<impl Write>, block: &BlockState, written: &mut Written) -> io::Result<()> {
+    fn block(
+        &mut self,
+        pickle: &mut Pickle<impl Write>,
+        block: &BlockState,
+        written: &mut WrittenStacks,
+    ) -> io::Result<()> {
         pickle.begin_dict()?;
         pickle.number("address", block.addr)?;
         pickle.number("size", block.size)?;

@@ -42,7 +42,7 @@ fn nothing_told_is_one_step_of_one_epoch() {
 
 #[test]
 fn epochs_and_steps_by_name() {
-    let told = marks(&[
+    let listed = marks(&[
         ("epoch#3", "START", 90),
         ("step#7", "START", 90),
         ("ProfilerStep#1", "START", 95),
@@ -51,13 +51,13 @@ fn epochs_and_steps_by_name() {
         ("epoch#3", "END", 150),
     ]);
     let expected = ["+e3@90", "+s7@90", "+[ProfilerStep#1]@95", "-[ProfilerStep#1]@98", "-s7@150", "-e3@150"];
-    assert_eq!(told, expected);
+    assert_eq!(listed, expected);
 }
 
 #[test]
 fn steps_without_epochs_get_one_around_all() {
-    let told = marks(&[("ProfilerStep#4", "START", 110), ("ProfilerStep#4", "END", 190)]);
-    assert_eq!(told, ["+e0@100", "+s4@110", "-s4@190", "-e0@200"]);
+    let listed = marks(&[("ProfilerStep#4", "START", 110), ("ProfilerStep#4", "END", 190)]);
+    assert_eq!(listed, ["+e0@100", "+s4@110", "-s4@190", "-e0@200"]);
 }
 
 #[test]
@@ -68,7 +68,7 @@ fn epochs_alone_have_no_steps() {
 #[test]
 fn the_optimizer_tells_steps_where_nothing_else_does() {
     let optimizer = "Optimizer.step#AdamW.step";
-    let told = marks(&[
+    let listed = marks(&[
         (optimizer, "START", 120),
         (optimizer, "END", 130),
         (optimizer, "START", 150),
@@ -86,13 +86,13 @@ fn the_optimizer_tells_steps_where_nothing_else_does() {
         "-s1@160",
         "-e0@200",
     ];
-    assert_eq!(told, expected);
+    assert_eq!(listed, expected);
 }
 
 #[test]
 fn a_step_of_the_optimizer_does_not_reach_into_another_epoch() {
     let optimizer = "Optimizer.step#SGD.step";
-    let told = marks(&[
+    let listed = marks(&[
         ("epoch#0", "START", 100),
         (optimizer, "START", 110),
         (optimizer, "END", 120),
@@ -101,11 +101,11 @@ fn a_step_of_the_optimizer_does_not_reach_into_another_epoch() {
         (optimizer, "START", 150),
         (optimizer, "END", 160),
     ]);
-    let steps: Vec<_> = told.iter().filter(|mark| mark[1..].starts_with('s')).collect();
+    let steps: Vec<_> = listed.iter().filter(|mark| mark[1..].starts_with('s')).collect();
     assert_eq!(steps, ["+s0@100", "-s0@120", "+s1@140", "-s1@160"]);
     assert_eq!(
-        told.iter().position(|mark| mark == "+e1@140"),
-        told.iter().position(|mark| mark == "+s1@140").map(|at| at - 1)
+        listed.iter().position(|mark| mark == "+e1@140"),
+        listed.iter().position(|mark| mark == "+s1@140").map(|at| at - 1)
     );
 }
 
@@ -124,14 +124,15 @@ fn phases_by_name() {
         ("optimizer", "optimizer"),
     ];
     for (name, phase) in phases {
-        let told = marks(&[("step#0", "START", 100), (name, "START", 110), (name, "END", 120), ("step#0", "END", 130)]);
-        assert_eq!(told[2..4], [format!("+{phase}@110"), format!("-{phase}@120")], "{name}");
+        let listed =
+            marks(&[("step#0", "START", 100), (name, "START", 110), (name, "END", 120), ("step#0", "END", 130)]);
+        assert_eq!(listed[2..4], [format!("+{phase}@110"), format!("-{phase}@120")], "{name}");
     }
 }
 
 #[test]
 fn what_was_under_way_begins_with_the_recording() {
-    let told = marks(&[
+    let listed = marks(&[
         ("inner", "END", 110),
         ("outer", "END", 115),
         ("forward", "END", 120),
@@ -139,14 +140,14 @@ fn what_was_under_way_begins_with_the_recording() {
         ("epoch#2", "END", 140),
         ("step#6", "START", 150),
     ]);
-    assert_eq!(told[..5], ["+e2@100", "+s5@100", "+forward@100", "+[outer]@100", "+[inner]@100"]);
-    assert_eq!(told.last().map(String::as_str), Some("+s6@150"), "what had not ended stays open");
+    assert_eq!(listed[..5], ["+e2@100", "+s5@100", "+forward@100", "+[outer]@100", "+[inner]@100"]);
+    assert_eq!(listed.last().map(String::as_str), Some("+s6@150"), "what had not ended stays open");
 }
 
 #[test]
 fn annotations_out_of_order_and_without_numbers() {
-    let told = marks(&[("step#0", "END", 130), ("epoch#x", "START", 105), ("step#0", "START", 110)]);
-    assert_eq!(told, ["+e0@100", "+[epoch#x]@105", "+s0@110", "-s0@130", "-e0@200"]);
+    let listed = marks(&[("step#0", "END", 130), ("epoch#x", "START", 105), ("step#0", "START", 110)]);
+    assert_eq!(listed, ["+e0@100", "+[epoch#x]@105", "+s0@110", "-s0@130", "-e0@200"]);
 }
 
 #[test]

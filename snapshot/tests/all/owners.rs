@@ -23,7 +23,7 @@ fn named(action: &str, addr: i64, time_us: i64, line: i64, name: &str) -> Py {
 }
 
 /// The owner's name and the lines of a stack.
-fn told(recording: &Recording, stack: StackId) -> (Option<String>, Vec<u32>) {
+fn owner_and_lines(recording: &Recording, stack: StackId) -> (Option<String>, Vec<u32>) {
     let frames = stack.0.checked_sub(1).map(|at| &recording.stacks[at as usize][..]).unwrap_or_default();
     let frames: Vec<_> = frames.iter().map(|frame| &recording.frames[frame.0 as usize]).collect();
     let owner = frames.first().and_then(|frame| frame.owner()).map(str::to_owned);
@@ -31,16 +31,16 @@ fn told(recording: &Recording, stack: StackId) -> (Option<String>, Vec<u32>) {
 }
 
 /// An owner's name, and the lines of the stack below it.
-type Told = (Option<String>, Vec<u32>);
+type OwnerAndLines = (Option<String>, Vec<u32>);
 
 /// The owners and lines of every event, and of every block at the end.
-fn all(recording: &Recording) -> (Vec<Told>, Vec<Told>) {
+fn all(recording: &Recording) -> (Vec<OwnerAndLines>, Vec<OwnerAndLines>) {
     let device = &recording.devices[0];
     let blocks = device.final_segments.iter().flat_map(|segment| &segment.blocks);
     let live = blocks.filter(|block| block.usage != BlockUse::Inactive);
     (
-        device.events.iter().map(|event| told(recording, event.stack)).collect(),
-        live.map(|block| told(recording, block.stack)).collect(),
+        device.events.iter().map(|event| owner_and_lines(recording, event.stack)).collect(),
+        live.map(|block| owner_and_lines(recording, block.stack)).collect(),
     )
 }
 
@@ -151,8 +151,8 @@ proptest! {
         let mut living = std::collections::BTreeMap::new();
         for event in first.devices[0].events.iter() {
             match event.action {
-                Action::Alloc => _ = living.insert(event.addr, told(&first, event.stack)),
-                Action::Annotate if event.stack.is_some() => _ = living.insert(event.addr, told(&first, event.stack)),
+                Action::Alloc => _ = living.insert(event.addr, owner_and_lines(&first, event.stack)),
+                Action::Annotate if event.stack.is_some() => _ = living.insert(event.addr, owner_and_lines(&first, event.stack)),
                 Action::FreeCompleted => _ = living.remove(&event.addr),
                 _ => {}
             }

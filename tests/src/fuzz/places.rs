@@ -23,14 +23,14 @@ pub fn note(bytes: &[u8]) -> String {
     }
 }
 
-fn kind_of(said: &messages::Said) -> &'static str {
+fn kind_of(said: &messages::NoteContent) -> &'static str {
     match said {
-        messages::Said::Mark(..) => "a mark",
-        messages::Said::Samples(_) => "samples",
-        messages::Said::Keyframe(..) => "a keyframe",
-        messages::Said::Settled(_) => "settled",
-        messages::Said::Failure(_) => "a failure",
-        messages::Said::Holders(..) => "an answer about holders",
+        messages::NoteContent::Mark(..) => "a mark",
+        messages::NoteContent::Samples(_) => "samples",
+        messages::NoteContent::Keyframe(..) => "a keyframe",
+        messages::NoteContent::Settled(_) => "settled",
+        messages::NoteContent::Failure(_) => "a failure",
+        messages::NoteContent::Holders(..) => "an answer about holders",
     }
 }
 

@@ -2,7 +2,7 @@
 
 use memctl_answers::conditions::Condition;
 use memctl_daemon::alerts::Rules;
-use memctl_daemon::alerts::rules::Shown;
+use memctl_daemon::alerts::rules::ReceiverDetail;
 use memctl_model::SessionInfo;
 use memctl_proto::chunk::{ChunkMeta, Decoder, Encoder, read_header};
 use memctl_proto::convert::stacks::StackDictionary;
@@ -134,10 +134,10 @@ pub fn rules(bytes: &[u8]) -> String {
     let Ok(text) = std::str::from_utf8(bytes) else { return "not UTF-8".into() };
     match Rules::parse(text, "rules.toml") {
         Ok(rules) => {
-            let written = rules.to_toml(Shown::Everything);
+            let written = rules.to_toml(ReceiverDetail::Everything);
             let again = Rules::parse(&written, "rules.toml")
                 .unwrap_or_else(|error| panic!("what is in force cannot be read: {error}\n{written}"));
-            assert_eq!(again.to_toml(Shown::Everything), written);
+            assert_eq!(again.to_toml(ReceiverDetail::Everything), written);
             format!("{} rules", rules.rules.len().min(3))
         }
         Err(error) => error.to_string(),

@@ -231,8 +231,8 @@ async fn every_role_calls_what_it_may_and_sees_its_own_tenant_alone() {
             let may = need("/memctl.v1.Page/Ask").expect("a row").roles().contains(role);
             assert_eq!(code == Code::PermissionDenied, !may, "{} {tenant} {view}: {code:?} {words}", role.name());
             // Some views require the name of one of several processes, and report this.
-            let told = if view.contains("..") { [Code::NotFound; 2] } else { [Code::Ok, Code::InvalidArgument] };
-            assert!(!may || told.contains(&code), "{} {tenant} {view}: {code:?} {words}", role.name());
+            let expected = if view.contains("..") { [Code::NotFound; 2] } else { [Code::Ok, Code::InvalidArgument] };
+            assert!(!may || expected.contains(&code), "{} {tenant} {view}: {code:?} {words}", role.name());
             assert!(!holds(&bytes, &foreign) && !words.contains(&foreign), "{} of {tenant} reads {view}", role.name());
         }
     }
@@ -257,14 +257,14 @@ async fn every_role_calls_what_it_may_and_sees_its_own_tenant_alone() {
     let (bytes, code, _) = call(&b, "/memctl.v1.Query/GetJob", request("/GetJob", "", "")).await;
     assert!(code == Code::Ok && holds(&bytes, &marker(TENANTS[1])));
     // Tokens exist now, so without a token only health responds.
-    let nobody = InterceptedService::new(channel(&daemon).await, Credentials::default());
+    let anonymous = InterceptedService::new(channel(&daemon).await, Credentials::default());
     for path in calls() {
-        let (bytes, code, words) = call(&nobody, &path, request(&path, "", "")).await;
+        let (bytes, code, words) = call(&anonymous, &path, request(&path, "", "")).await;
         assert_eq!((code, bytes.len()), (Code::Unauthenticated, 0), "{path}: {words}");
     }
     let health = "/grpc.health.v1.Health/Check";
     assert_eq!(need(health), Some(Need::Nothing));
-    assert_eq!(call(&nobody, health, Vec::new()).await.1, Code::Ok);
+    assert_eq!(call(&anonymous, health, Vec::new()).await.1, Code::Ok);
     assert_eq!(daemon.terminate(), 0);
 }
 
@@ -313,7 +313,7 @@ fn end(seq: u64) -> v1::Item {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nobody_takes_over_or_ends_the_session_of_another_agent() {
+async fn no_agent_takes_over_or_ends_the_session_of_another() {
     let folder = tempfile::tempdir().unwrap();
     let daemon = DaemonProcess::sqlite(folder.path(), free_port());
     let victim = SessionInfo { job: "victim".into(), rank: 3, ..session(9) };

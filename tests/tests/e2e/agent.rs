@@ -184,9 +184,9 @@ fn what_an_agent_leaves_in_its_spool_the_next_one_delivers() {
 
 #[test]
 fn without_daemon_and_spool_a_deadline_ends_it_and_everything_is_counted() {
-    let nobody = Daemon::Address(format!("http://127.0.0.1:{}", free_port()).into());
+    let unreachable = Daemon::Address(format!("http://127.0.0.1:{}", free_port()).into());
     let agent =
-        Agent::start(AgentConfig { ring_events: 1 << 16, memory_bytes_max: 4 << 10, ..config("nobody", nobody) })
+        Agent::start(AgentConfig { ring_events: 1 << 16, memory_bytes_max: 4 << 10, ..config("nobody", unreachable) })
             .unwrap();
     let mut recorder = agent.recorder(DeviceIndex(0)).unwrap();
     // More events than outbox and ring hold: the newest are dropped, and the producer never waits.
@@ -271,8 +271,8 @@ fn a_mark_behind_drops_does_not_pass_for_exact() {
 
 #[test]
 fn a_stop_ends_a_worker_that_waits_for_room() {
-    let nobody = Daemon::Address(format!("http://127.0.0.1:{}", free_port()).into());
-    let agent = Agent::start(AgentConfig { memory_bytes_max: 1 << 10, ..config("blocked", nobody) }).unwrap();
+    let unreachable = Daemon::Address(format!("http://127.0.0.1:{}", free_port()).into());
+    let agent = Agent::start(AgentConfig { memory_bytes_max: 1 << 10, ..config("blocked", unreachable) }).unwrap();
     let mut recorder = agent.recorder(DeviceIndex(0)).unwrap();
     // While the ring is emptied, the worker is not blocked; a ring that stays full shows that it is.
     let mut refused_in_a_row = 0;

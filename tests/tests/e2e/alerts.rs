@@ -114,7 +114,10 @@ async fn the_real_alertmanager_hears_of_an_alert_and_of_its_end() {
     );
     assert_eq!(annotations["ranks"], "all (0-3)");
     assert!(annotations["run"].as_str().unwrap().ends_with("#1"), "{annotations:#}");
-    until("it was passed on", || behind.told().contains(&("firing".into(), "MemoryLeak".into(), "vit".into()))).await;
+    until("it was passed on", || {
+        behind.notifications().contains(&("firing".into(), "MemoryLeak".into(), "vit".into()))
+    })
+    .await;
     // The alert is sent again before it would expire.
     let ends = |alert: &serde_json::Value| alert["endsAt"].as_str().unwrap().to_owned();
     let first = ends(&alert);
@@ -130,8 +133,10 @@ async fn the_real_alertmanager_hears_of_an_alert_and_of_its_end() {
     // The fixed script has run under the same name.
     alerting.alerts.observe(&job("vit", Some(JobState::Finished), now_ns()), &[], now_ns());
     until("Alertmanager holds nothing", || alertmanager.active().is_empty()).await;
-    until("its end was passed on", || behind.told().contains(&("resolved".into(), "MemoryLeak".into(), "vit".into())))
-        .await;
+    until("its end was passed on", || {
+        behind.notifications().contains(&("resolved".into(), "MemoryLeak".into(), "vit".into()))
+    })
+    .await;
     assert_eq!(listed(&alerting).await.alerts[0].state, Phase::Resolved);
     alerting.finish().await;
 }
@@ -144,7 +149,7 @@ async fn survives_a_restart<F: Future<Output = Arc<dyn Store>>>(open: impl Fn() 
     let store = open().await;
     let alerting = start(store.clone(), &text);
     alerting.alerts.observe(&job("vit", Some(JobState::Finished), began), &[leak("keep")], now_ns());
-    until("the first was notified", || receiver.told().len() == 1).await;
+    until("the first was notified", || receiver.notifications().len() == 1).await;
     let silence = v1::Silence { job: "quiet*".into(), ..Default::default() };
     let request = v1::AddSilenceRequest { silence: Some(silence), for_ns: 3_600 * SECOND_NS };
     alerting.alerts.add_silence(asked(request)).await.unwrap();
@@ -161,18 +166,19 @@ async fn survives_a_restart<F: Future<Output = Arc<dyn Store>>>(open: impl Fn() 
     alerting.alerts.observe(&job("vit", Some(JobState::Finished), began), &[leak("keep")], now_ns());
     alerting.alerts.observe(&job("quiet-1", Some(JobState::Running), began), &[leak("keep")], now_ns());
     alerting.alerts.observe(&job("gpt", Some(JobState::Running), began), &[leak("keep")], now_ns());
-    until("the other was notified", || receiver.told().len() >= 2).await;
+    until("the other was notified", || receiver.notifications().len() >= 2).await;
     alerting.alerts.observe(&job("vit", Some(JobState::Finished), now_ns()), &[], now_ns());
-    until("the end was notified", || receiver.told().len() >= 3).await;
-    let told: Vec<(String, String)> = receiver.told().into_iter().map(|(status, _, job)| (status, job)).collect();
+    until("the end was notified", || receiver.notifications().len() >= 3).await;
+    let pairs: Vec<(String, String)> =
+        receiver.notifications().into_iter().map(|(status, _, job)| (status, job)).collect();
     let pair = |status: &str, job: &str| (status.to_owned(), job.to_owned());
-    assert_eq!(told, [pair("firing", "vit"), pair("firing", "gpt"), pair("resolved", "vit")]);
+    assert_eq!(pairs, [pair("firing", "vit"), pair("firing", "gpt"), pair("resolved", "vit")]);
     let quiet = listed(&alerting).await.alerts.into_iter().find(|alert| alert.job == "quiet-1").unwrap();
     assert!(quiet.state == Phase::Firing && quiet.silenced_by.is_some(), "{quiet:?}");
     // The silence is removed: now the alert is notified.
     let request = asked(v1::RemoveSilenceRequest { id: quiet.silenced_by.unwrap() });
     alerting.alerts.remove_silence(request).await.unwrap();
-    until("the silenced alert is notified", || receiver.told().len() == 4).await;
+    until("the silenced alert is notified", || receiver.notifications().len() == 4).await;
     alerting.finish().await;
     store.close().await.unwrap();
 }
@@ -211,19 +217,21 @@ async fn two_daemons_on_one_database_tell_once() {
         }
         tokio::task::yield_now().await;
     }
-    until("all are notified", || receiver.told().len() >= 60).await;
+    until("all are notified", || receiver.notifications().len() >= 60).await;
     for alerting in &alertings {
         for name in ["a", "b", "c"] {
             alerting.alerts.observe(&job(name, Some(JobState::Finished), now_ns()), &[], now_ns());
         }
     }
-    until("all ends are notified", || receiver.told().iter().filter(|(status, ..)| status == "resolved").count() >= 60)
-        .await;
+    until("all ends are notified", || {
+        receiver.notifications().iter().filter(|(status, ..)| status == "resolved").count() >= 60
+    })
+    .await;
     for alerting in alertings {
         alerting.finish().await;
     }
-    let firing = receiver.told().iter().filter(|(status, ..)| status == "firing").count();
-    assert_eq!((firing, receiver.told().len()), (60, 120), "each once");
+    let firing = receiver.notifications().iter().filter(|(status, ..)| status == "firing").count();
+    assert_eq!((firing, receiver.notifications().len()), (60, 120), "each once");
     for store in stores {
         store.close().await.unwrap();
     }
@@ -255,7 +263,7 @@ async fn what_fails_is_tried_again_and_delays_no_other() {
     for round in 0..1_000 {
         alerting.alerts.observe(&job("vit", Some(JobState::Running), 1), &[leak("keep")], now_ns() + round);
     }
-    until("the good one was notified", || good.told().len() == 1).await;
+    until("the good one was notified", || good.notifications().len() == 1).await;
     until("the shaky one was notified", || shaky.received().len() == 3).await;
     until("the script was notified", || std::fs::read_to_string(&file).is_ok_and(|text| text.ends_with('}'))).await;
     let deadline = Instant::now() + Duration::from_secs(120);
@@ -293,9 +301,9 @@ async fn what_fails_is_tried_again_and_delays_no_other() {
     assert_eq!(fields, expected);
     let fields: Vec<String> = request.body["alerts"][0].as_object().unwrap().keys().cloned().collect();
     assert_eq!(fields, ["annotations", "endsAt", "fingerprint", "generatorURL", "labels", "startsAt", "status"]);
-    let told: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
+    let written: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
     assert_eq!(
-        (&told["version"], &told["receiver"], &told["groupLabels"]["job"]),
+        (&written["version"], &written["receiver"], &written["groupLabels"]["job"]),
         (&"4".into(), &"script".into(), &"vit".into())
     );
     alerting.finish().await;
@@ -310,7 +318,7 @@ async fn the_command_line_lists_tests_and_silences() {
     let store = sqlite(folder.path()).await;
     let alerting = start(store.clone(), &webhook("hook", &good.url));
     alerting.alerts.observe(&job("vit", Some(JobState::Running), 1), &[leak("keep\u{1b}[31m")], now_ns());
-    until("it was notified", || good.told().len() == 1).await;
+    until("it was notified", || good.notifications().len() == 1).await;
     alerting.finish().await;
     store.close().await.unwrap();
 
@@ -342,7 +350,7 @@ async fn the_command_line_lists_tests_and_silences() {
     assert_eq!((nothing.status.code(), stderr(&nothing).contains("a silence needs a job")), (Some(2), true));
     let tested = run(&mut ask("test"));
     assert!(tested.contains("hook") && tested.contains("delivered") && tested.contains("HTTP 200"), "{tested}");
-    until("the test came", || good.told().iter().any(|(_, name, _)| name == "MemctlTest")).await;
+    until("the test came", || good.notifications().iter().any(|(_, name, _)| name == "MemctlTest")).await;
     assert!(run(&mut ask("rules")).contains("name = \"OutOfMemoryAhead\""));
     assert_eq!(daemon.terminate(), 0);
 }

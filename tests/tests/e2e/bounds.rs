@@ -124,7 +124,7 @@ async fn questions_about_many_devices_have_a_budget() {
 }
 
 #[tokio::test]
-async fn more_sites_than_are_counted_separately_are_answered_and_hold_up_nobody() {
+async fn more_sites_than_are_counted_separately_are_answered_and_hold_up_no_one() {
     const BLOCKS: u64 = 400_000;
     let folder = tempfile::tempdir().unwrap();
     let daemon = DaemonProcess::sqlite(folder.path(), free_port());

@@ -23,7 +23,7 @@ fn honest(url: &str, job: &str) {
 }
 
 #[test]
-fn half_open_connections_and_half_messages_are_bounded_and_hold_up_nobody() {
+fn half_open_connections_and_half_messages_are_bounded_and_hold_up_no_one() {
     raise_limit();
     let home = tempfile::tempdir().unwrap();
     let daemon = DaemonProcess::sqlite(home.path(), free_port());

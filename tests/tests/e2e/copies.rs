@@ -154,7 +154,7 @@ fn a_copy_is_asked_without_being_written() {
 }
 
 #[test]
-fn a_folder_of_somebody_else_is_asked() {
+fn a_folder_of_another_user_is_asked() {
     use std::os::unix::fs::PermissionsExt as _;
     use std::os::unix::process::CommandExt as _;
 

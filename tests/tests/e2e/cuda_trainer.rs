@@ -42,12 +42,12 @@ fn example() -> PathBuf {
 }
 
 /// A daemon of its own for each test.
-struct Asked {
+struct TestDaemon {
     daemon: DaemonProcess,
     _folder: tempfile::TempDir,
 }
 
-impl Asked {
+impl TestDaemon {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         Self { daemon: DaemonProcess::sqlite(folder.path(), free_port()), _folder: folder }
@@ -124,7 +124,7 @@ fn line(text: &str) -> u64 {
 #[test]
 fn what_a_cudarc_program_allocates_is_stored_event_for_event() {
     let Some(fake_gpu) = fake_gpu() else { return };
-    let asked = Asked::new();
+    let asked = TestDaemon::new();
     for (job, flags) in [("leaking", &["--leak"][..]), ("sound", &[])] {
         let output = asked.train(&fake_gpu, job, flags, "1024");
         assert!(output.status.success(), "{job}: {}", stderr(&output));
@@ -140,7 +140,7 @@ fn what_a_cudarc_program_allocates_is_stored_event_for_event() {
 #[test]
 fn growth_and_sites_name_file_and_line_of_the_call() {
     let Some(fake_gpu) = fake_gpu() else { return };
-    let asked = Asked::new();
+    let asked = TestDaemon::new();
     for (job, flags, kept) in [("leaking", &["--leak"][..], KEPT_BYTES), ("sound", &[], 0)] {
         assert!(asked.train(&fake_gpu, job, flags, "1024").status.success());
         let report = asked.json("query", job, &[]);
@@ -169,7 +169,7 @@ fn growth_and_sites_name_file_and_line_of_the_call() {
 #[test]
 fn an_allocation_that_fails_is_recorded_and_passed_on() {
     let Some(fake_gpu) = fake_gpu() else { return };
-    let asked = Asked::new();
+    let asked = TestDaemon::new();
     // The device has room for two of the four kept buffers.
     let output = asked.train(&fake_gpu, "short", &["--leak"], "3");
     assert!(!output.status.success(), "memory was to run out: {}", stdout(&output));

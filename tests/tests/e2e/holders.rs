@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use memctl_agent::credentials::{Credentials, TokenSource};
 use memctl_agent::host::{Host, HostConfig, Limits};
-use memctl_agent::internals::region::holders::Asked;
+use memctl_agent::internals::region::holders::HolderSearchRequest;
 use memctl_agent::{Agent, AgentConfig, Daemon};
 use memctl_model::SessionInfo;
 use memctl_proto::item::Packed;
@@ -38,11 +38,11 @@ fn holders(url: &str, job: &str, more: &[&str]) -> Command {
 }
 
 /// Answers like the Python package.
-fn honest(trainer: &mut Trainer, asked: &Asked) {
+fn honest(trainer: &mut Trainer, asked: &HolderSearchRequest) {
     trainer.answer(asked.ask, &list_holds(asked));
 }
 
-fn nobody(_: &mut Trainer, asked: &Asked) {
+fn no_answer(_: &mut Trainer, asked: &HolderSearchRequest) {
     panic!("the trainer is asked: {asked:?}");
 }
 
@@ -132,7 +132,7 @@ fn what_stands_in_the_way_is_said() {
     let daemon = DaemonProcess::sqlite(folder.path(), free_port());
     let url = daemon.url.as_str();
     let refused = |trainer: &mut Trainer, job: &str, more: &[&str], words: &str| {
-        let output = trainer.meanwhile(&mut holders(url, job, more), nobody);
+        let output = trainer.meanwhile(&mut holders(url, job, more), no_answer);
         assert!(!output.status.success() && stderr(&output).contains(words), "{words:?}: {}", stderr(&output));
     };
     let mut trainer = Trainer::start(config(url, "well"));
@@ -182,7 +182,7 @@ fn what_stands_in_the_way_is_said() {
 }
 
 #[test]
-fn a_daemon_that_forbids_it_asks_nobody() {
+fn a_daemon_that_forbids_it_asks_no_process() {
     let folder = tempfile::tempdir().unwrap();
     let mut command = memctl();
     command.env("MEMCTL_HOLDERS", "off").arg("daemon").arg("--data-dir").arg(folder.path());
@@ -190,7 +190,7 @@ fn a_daemon_that_forbids_it_asks_nobody() {
     let mut trainer = Trainer::start(config(&daemon.url, "held"));
     trainer.leak();
     until_found(&daemon.url, "held");
-    let output = trainer.meanwhile(&mut holders(&daemon.url, "held", &[]), nobody);
+    let output = trainer.meanwhile(&mut holders(&daemon.url, "held", &[]), no_answer);
     assert!(stderr(&output).contains("this daemon's configuration forbids"), "{}", stderr(&output));
     trainer.end();
     // The variable is in the environment of the command and of all its children.
@@ -218,7 +218,7 @@ fn a_trainer_behind_a_launcher_is_asked_unless_that_forbids_it() {
             let answer = json(&trainer.meanwhile(&mut holders(&daemon.url, job, &["-o", "json"]), honest));
             assert!(answer["found_blocks"].as_u64() >= Some(64), "{answer}");
         } else {
-            let output = trainer.meanwhile(&mut holders(&daemon.url, job, &[]), nobody);
+            let output = trainer.meanwhile(&mut holders(&daemon.url, job, &[]), no_answer);
             assert!(stderr(&output).contains("which forbid it"), "{}", stderr(&output));
         }
         trainer.end();
@@ -231,13 +231,13 @@ fn a_trainer_behind_a_launcher_is_asked_unless_that_forbids_it() {
 }
 
 #[test]
-fn a_trainer_that_answers_badly_harms_nobody() {
+fn a_trainer_that_answers_badly_harms_no_other() {
     let folder = tempfile::tempdir().unwrap();
     let daemon = DaemonProcess::sqlite(folder.path(), free_port());
     let mut trainer = Trainer::start(config(&daemon.url, "odd"));
     trainer.leak();
     until_found(&daemon.url, "odd");
-    let ask = |trainer: &mut Trainer, answer: &dyn Fn(&mut Trainer, &Asked)| {
+    let ask = |trainer: &mut Trainer, answer: &dyn Fn(&mut Trainer, &HolderSearchRequest)| {
         trainer.meanwhile(&mut holders(&daemon.url, "odd", &["-o", "json"]), |trainer, asked| answer(trainer, asked))
     };
     let long = "x".repeat(70_000);
@@ -251,7 +251,7 @@ fn a_trainer_that_answers_badly_harms_nobody() {
         assert!(stderr(&output).contains(words), "{what}: {}", stderr(&output));
         assert!(!stderr(&output).contains('\u{1b}'), "{what}");
     }
-    let more = |asked: &Asked| {
+    let more = |asked: &HolderSearchRequest| {
         let mut answer: Value = serde_json::from_str(&list_holds(asked)).unwrap();
         answer["found_blocks"] = (asked.blocks.len() + 1).into();
         answer.to_string()
@@ -308,7 +308,7 @@ async fn raw_agent(url: &str, job: u8, search: HolderSearch, answer: impl Fn(u64
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_agent_that_answers_badly_harms_nobody_and_an_old_one_is_not_asked() {
+async fn an_agent_that_answers_badly_harms_no_other_and_an_old_one_is_not_asked() {
     let folder = tempfile::tempdir().unwrap();
     let daemon = DaemonProcess::sqlite(folder.path(), free_port());
     let url = daemon.url.as_str();
@@ -337,7 +337,7 @@ fn token(data_dir: &Path, name: &str, role: &str, tenant: &str) -> String {
 }
 
 #[test]
-fn operators_of_its_own_tenant_may_ask_a_process_and_nobody_else() {
+fn only_operators_of_its_own_tenant_may_ask_a_process() {
     let folder = tempfile::tempdir().unwrap();
     let of = |name: &str, role: &str, tenant: &str| token(folder.path(), name, role, tenant);
     let agent = of("agent", "agent", "team-a");
@@ -359,7 +359,7 @@ fn operators_of_its_own_tenant_may_ask_a_process_and_nobody_else() {
         (&agent, "FindHolders takes operator, admin"),
         (&other, "no job \"held\" here"),
     ] {
-        let output = trainer.meanwhile(&mut asking(token), nobody);
+        let output = trainer.meanwhile(&mut asking(token), no_answer);
         assert!(!output.status.success() && stderr(&output).contains(words), "{words}: {}", stderr(&output));
     }
     trainer.end();

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use memctl_agent::internals::region::holders::Asked;
+use memctl_agent::internals::region::holders::HolderSearchRequest;
 use memctl_agent::{AgentConfig, Daemon};
 use memctl_tests::daemon::{DaemonProcess, free_port};
 use memctl_tests::streaming::until;
@@ -30,7 +30,7 @@ fn of(url: &str, verb: &str, job: &str, more: &[&str]) -> Command {
 }
 
 /// Answers like the Python package: a list holds all kept blocks.
-fn honest(trainer: &mut Trainer, asked: &Asked) {
+fn honest(trainer: &mut Trainer, asked: &HolderSearchRequest) {
     let (blocks, tensors) = (asked.blocks.len(), trainer.kept().len());
     let bytes: u64 = asked.blocks.iter().map(|block| block.1).sum();
     let answer = serde_json::json!({
@@ -54,21 +54,21 @@ fn leak(
     trainer: &mut Trainer,
     url: &str,
     job: &str,
-    mut answer: impl FnMut(&mut Trainer, &Asked),
+    mut answer: impl FnMut(&mut Trainer, &HolderSearchRequest),
     done: impl Fn(&Value) -> bool,
 ) -> Value {
-    let mut told = Value::Null;
+    let mut found = Value::Null;
     until("the leak is reported", || {
         let output = trainer.meanwhile(&mut of(url, "leaks", job, &["-o", "json"]), &mut answer);
         let report: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
-        told = report["findings"][0].clone();
+        found = report["findings"][0].clone();
         // The severity depends on the time to out of memory, and so on the machine's speed.
-        ["warning", "critical"].map(Value::from).contains(&told["severity"]) && done(&told)
+        ["warning", "critical"].map(Value::from).contains(&found["severity"]) && done(&found)
     });
-    told
+    found
 }
 
-fn not_again(_: &mut Trainer, asked: &Asked) {
+fn not_again(_: &mut Trainer, asked: &HolderSearchRequest) {
     panic!("the trainer is asked (again): {asked:?}");
 }
 
@@ -89,13 +89,13 @@ fn growth_is_asked_about_and_once_more_when_it_has_gone_on() {
     let mut trainer = Trainer::start(config(&url, "held", 0));
     trainer.keeps();
     let mut asks = 0;
-    let mut answers = |trainer: &mut Trainer, asked: &Asked| {
+    let mut answers = |trainer: &mut Trainer, asked: &HolderSearchRequest| {
         assert!((20..=100).contains(&asked.budget_ms), "{asked:?}");
         asks += 1;
         honest(trainer, asked);
     };
-    let told = leak(&mut trainer, &url, "held", &mut answers, has_holders);
-    let holders = &told["holders"];
+    let found = leak(&mut trainer, &url, "held", &mut answers, has_holders);
+    let holders = &found["holders"];
     assert_eq!((&holders["unasked"], &holders["rank"], &holders["failure"]), (&true.into(), &0.into(), &Value::Null));
     let holder = &holders["holders"][0];
     assert_eq!(holder["chain"][1], "global `KEPT`");
@@ -108,10 +108,10 @@ fn growth_is_asked_about_and_once_more_when_it_has_gone_on() {
     assert!(sentence.contains(" by list `KEPT` of module `__main__`, "), "{sentence}");
 
     // After a quarter more growth, a second search shows whether the list has grown.
-    let told =
+    let found =
         leak(&mut trainer, &url, "held", &mut answers, |finding| finding["holders"]["holders"][0]["pace"].is_object());
     assert_eq!(asks, 2);
-    let holders = &told["holders"];
+    let holders = &found["holders"];
     let pace = &holders["holders"][0]["pace"];
     assert_eq!(pace["grew_with_bytes"], true, "{pace}");
     assert!(pace["length_now"].as_u64() > pace["length_before"].as_u64(), "{pace}");
@@ -141,15 +141,15 @@ fn growth_is_asked_about_and_once_more_when_it_has_gone_on() {
         honest(trainer, asked);
     });
     assert_eq!(by_hand, 1);
-    let told = leak(&mut trainer, &url, "held", not_again, |finding| finding["holders"]["unasked"] == false);
-    let holder = &told["holders"]["holders"][0];
+    let found = leak(&mut trainer, &url, "held", not_again, |finding| finding["holders"]["unasked"] == false);
+    let holder = &found["holders"]["holders"][0];
     let since = holder["since_epoch"].as_u64().unwrap();
     assert!(
-        since < told["holders"]["epoch"].as_u64().unwrap()
+        since < found["holders"]["epoch"].as_u64().unwrap()
             && holder["tensors_before"].as_u64().is_some_and(|before| Some(before) < holder["tensors"].as_u64()),
         "{holder}"
     );
-    let sentence = told["holders"]["sentence"].as_str().unwrap();
+    let sentence = found["holders"]["sentence"].as_str().unwrap();
     assert!(sentence.contains(&format!(" in epoch {since})")), "{sentence}");
 
     // A restarted daemon keeps the result and does not search again.
@@ -172,8 +172,8 @@ fn who_did_not_allow_it_is_not_asked_unasked() {
     let mut trainer = Trainer::start(AgentConfig { holders_unasked: false, ..config(url, "plain", 0) });
     trainer.keeps();
     for _ in 0..8 {
-        let told = leak(&mut trainer, url, "plain", not_again, |_| true);
-        assert_eq!(told["holders"], Value::Null);
+        let found = leak(&mut trainer, url, "plain", not_again, |_| true);
+        assert_eq!(found["holders"], Value::Null);
     }
     // The page names the command for a search.
     let page = words(&trainer.meanwhile(&mut of(url, "diagnose", "plain", &[]), not_again));
@@ -214,7 +214,7 @@ fn of_several_ranks_the_first_is_asked_and_what_it_does_not_say_is_told() {
     first.keeps();
     second.keeps();
     let mut asked_first = 0;
-    let found_nothing = |trainer: &mut Trainer, asked: &Asked| {
+    let found_nothing = |trainer: &mut Trainer, asked: &HolderSearchRequest| {
         let answer = serde_json::json!({
             "version": 2, "has_epochs": true, "slices": 40, "longest_ms": 2.5, "asked_blocks": asked.blocks.len(), "found_blocks": 0,
             "objects": 9, "took_ms": 1.0,
@@ -222,7 +222,7 @@ fn of_several_ranks_the_first_is_asked_and_what_it_does_not_say_is_told() {
         });
         trainer.answer(asked.ask, &answer.to_string());
     };
-    let told = leak(
+    let found = leak(
         first,
         url,
         "both",
@@ -248,7 +248,7 @@ fn of_several_ranks_the_first_is_asked_and_what_it_does_not_say_is_told() {
     for _ in 0..8 {
         leak(first, url, "both", not_again, has_holders);
     }
-    let sentence = told["holders"]["sentence"].as_str().unwrap();
+    let sentence = found["holders"]["sentence"].as_str().unwrap();
     assert!(
         sentence.starts_with("No Python object was found that holds these blocks; rank 0 was asked in "),
         "{sentence}"
@@ -264,10 +264,12 @@ fn of_several_ranks_the_first_is_asked_and_what_it_does_not_say_is_told() {
     // A process whose search fails.
     let mut failing = Trainer::start(config(url, "fails", 0));
     failing.keeps();
-    let fails = |trainer: &mut Trainer, asked: &Asked| trainer.answer(asked.ask, r#"{"fault": "MemoryError: none"}"#);
-    let told = leak(&mut failing, url, "fails", fails, has_holders);
+    let fails = |trainer: &mut Trainer, asked: &HolderSearchRequest| {
+        trainer.answer(asked.ask, r#"{"fault": "MemoryError: none"}"#)
+    };
+    let found = leak(&mut failing, url, "fails", fails, has_holders);
     let failure = "the search failed in the trainer: MemoryError: none";
-    assert_eq!((&told["holders"]["failure"], &told["holders"]["complete"]), (&failure.into(), &Value::Null));
+    assert_eq!((&found["holders"]["failure"], &found["holders"]["complete"]), (&failure.into(), &Value::Null));
     let page = words(&failing.meanwhile(&mut of(url, "diagnose", "fails", &[]), |_, _| panic!("asked again")));
     assert!(page.contains(&format!("holds these blocks and did not say: {failure}.")), "{page}");
     failing.end();

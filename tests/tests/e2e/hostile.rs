@@ -154,7 +154,7 @@ async fn stacks_that_share_their_frames_are_kept_once() {
 
 /// Unused names take memory as well, and only two bytes each on the wire.
 #[tokio::test(flavor = "multi_thread")]
-async fn names_that_nobody_uses_are_kept_within_bounds() {
+async fn unused_names_are_kept_within_bounds() {
     let folder = tempfile::tempdir().unwrap();
     let daemon = DaemonProcess::sqlite(folder.path(), free_port());
     let (mut stream, _) = Stream::welcome(channel(&daemon).await, &attacker(1)).await;
@@ -212,12 +212,12 @@ async fn a_job_that_is_too_large_to_be_judged_is_told_of_and_the_others_are_judg
     stream.send(Packed::site_tables(&tables_of_all_devices(8_192, 1)).numbered(2)).await;
     stream.until_durable(2).await;
     let report = stored::report(channel(&daemon).await, "wire").await;
-    let told = report.findings.iter().find(|finding| finding.title == "This job could not be judged").unwrap();
-    assert!(told.explanation.contains("takes more than 67108864 bytes of memory"), "{}", told.explanation);
+    let unjudged = report.findings.iter().find(|finding| finding.title == "This job could not be judged").unwrap();
+    assert!(unjudged.explanation.contains("takes more than 67108864 bytes of memory"), "{}", unjudged.explanation);
     assert!(daemon.peak_bytes() < PEAK_BYTES / 2, "{} MiB", daemon.peak_bytes() >> 20);
     honest(&daemon, "honest").await;
     let report = stored::report(channel(&daemon).await, "honest").await;
-    assert!(report.findings.iter().all(|finding| finding.title != told.title), "the others are judged");
+    assert!(report.findings.iter().all(|finding| finding.title != unjudged.title), "the others are judged");
     assert_eq!(daemon.terminate(), 0);
 }
 

@@ -83,7 +83,7 @@ fn what_is_no_question_is_refused_and_costs_nothing() {
 }
 
 #[test]
-fn a_thousand_silent_connections_hold_up_nobody() {
+fn a_thousand_silent_connections_hold_up_no_one() {
     let raised = Command::new("prlimit").args(["--nofile=4096:", "--pid", &std::process::id().to_string()]).status();
     assert!(raised.unwrap().success(), "1,000 connections need as many descriptors");
     let home = tempfile::tempdir().unwrap();

@@ -33,8 +33,8 @@ fn pages() -> Vec<(&'static str, &'static [Role], bool)> {
     let of_cookies = ["/login", "/logout", "/enter"];
     let rows = RIGHTS.iter().filter(|(path, _)| path.matches('/').count() == 1 && !of_cookies.contains(path));
     let open = |path: &str| {
-        let nobody = memctl_daemon::access::rights::need(path);
-        nobody == Some(memctl_daemon::access::rights::Need::Nothing)
+        let required = memctl_daemon::access::rights::need(path);
+        required == Some(memctl_daemon::access::rights::Need::Nothing)
     };
     rows.map(|(path, need)| (*path, need.roles(), open(path))).collect()
 }

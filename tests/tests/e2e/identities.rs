@@ -134,8 +134,8 @@ fn users_of_this_machine_do_what_their_entry_says_and_nothing_without_one() {
     let training = place.trains(AGENT, "train-1");
     until("the agent of another user streams", || streams(&own) == 1);
     // A job that its pattern does not name.
-    let told = ended(place.trains(AGENT, "other"));
-    assert!(told.contains("false") && told.contains("train-*"), "{told}");
+    let output = ended(place.trains(AGENT, "other"));
+    assert!(output.contains("false") && output.contains("train-*"), "{output}");
     let listed = place.asks((READER, READER), &["jobs", "-o", "json"]);
     assert!(listed.status.success() && stdout(&listed).contains("train-1"), "{}", stderr(&listed));
     for (who, arguments, words) in [
@@ -158,9 +158,9 @@ fn users_of_this_machine_do_what_their_entry_says_and_nothing_without_one() {
     place.configure(&[READS, WRITES]);
     reload(&daemon);
     until("the agent goes on", || streams(&own) == 1);
-    let told = ended(training);
-    let pushed = told.split(' ').next().unwrap().parse().unwrap();
-    assert!(told.contains(" true None"), "{told}");
+    let output = ended(training);
+    let pushed = output.split(' ').next().unwrap().parse().unwrap();
+    assert!(output.contains(" true None"), "{output}");
     assert_eq!(daemon.terminate(), 0);
     let daemon = DaemonProcess::sqlite(&place.path("data"), free_port());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -305,7 +305,7 @@ fn a_certificate_has_the_role_and_the_tenant_of_its_entry() {
 }
 
 #[test]
-fn certificates_of_others_and_of_yesterday_are_nobodys() {
+fn certificates_of_others_and_of_yesterday_are_refused() {
     let place = Certified::new();
     place.configure(&[row("node", "reader", "default")]);
     let daemon = place.daemon();
@@ -360,9 +360,9 @@ fn a_certificate_is_revoked_by_taking_its_entry_away() {
     let agent =
         Agent::start(AgentConfig { daemon: Daemon::Address(place.address(&daemon, &identity)), ..config }).unwrap();
     let (stop, breaker) = (Arc::new(AtomicBool::new(false)), agent.breaker());
-    let told = stop.clone();
+    let stopped = stop.clone();
     let streaming = std::thread::spawn(move || {
-        let pushed = streaming::stream(&agent, job, &told, |_| {});
+        let pushed = streaming::stream(&agent, job, &stopped, |_| {});
         (agent.stop(None, PATIENCE), pushed)
     });
     let asking = place.address(&daemon, &root);

@@ -126,25 +126,25 @@ impl Process {
     }
 
     /// SIGKILL in the middle of its stream.
-    fn kill(mut self) -> Ended {
+    fn kill(mut self) -> EndedTrainer {
         self.child.kill().unwrap();
         assert_eq!(self.child.wait().unwrap().signal(), Some(9), "process {} was to die of SIGKILL", self.number);
         assert_eq!(self.listening.join().unwrap(), None, "process {} had ended by itself", self.number);
-        Ended { number: self.number, known: self.stored.load(Ordering::Relaxed), produced: None }
+        EndedTrainer { number: self.number, known: self.stored.load(Ordering::Relaxed), produced: None }
     }
 
     /// Ends it regularly.
-    fn end(mut self) -> Ended {
+    fn end(mut self) -> EndedTrainer {
         drop(self.child.stdin.take());
         assert!(self.child.wait().unwrap().success(), "process {}", self.number);
         let produced = self.listening.join().unwrap();
         assert!(produced.is_some(), "process {} says how much it was", self.number);
-        Ended { number: self.number, known: self.stored.load(Ordering::Relaxed), produced }
+        EndedTrainer { number: self.number, known: self.stored.load(Ordering::Relaxed), produced }
     }
 }
 
 /// A training process that has ended.
-struct Ended {
+struct EndedTrainer {
     number: u64,
     /// Events that it knew to be stored.
     known: u64,
@@ -265,7 +265,7 @@ fn rounds(place: &Place) {
         let asked = memctl_tests::memctl().args(["jobs", "--daemon", &url]).output().unwrap();
         asked.status.success()
     });
-    for Ended { number, known, produced } in ended {
+    for EndedTrainer { number, known, produced } in ended {
         runtime.block_on(compare(&url, &name(number), known, produced));
     }
     assert_eq!(daemon.terminate(), 0);

@@ -136,7 +136,7 @@ fn of_many_commands_at_once_one_starts_the_service_and_all_are_answered() {
 }
 
 #[test]
-fn it_detaches_from_whoever_started_it() {
+fn it_detaches_from_the_process_that_started_it() {
     let home = Home::new();
     run(home
         .memctl(&["import", "-q", "--job", "a"])
@@ -160,7 +160,7 @@ fn it_detaches_from_whoever_started_it() {
 }
 
 #[test]
-fn it_ends_by_itself_when_nobody_is_connected() {
+fn it_ends_by_itself_when_no_one_is_connected() {
     let home = Home::new();
     run(home
         .memctl(&["import", "-q", "--job", "a"])
@@ -297,7 +297,7 @@ fn the_page_is_served_beside_a_run_and_needs_its_key() {
 }
 
 #[test]
-fn without_a_service_a_store_is_read_beside_whoever_writes_it() {
+fn without_a_service_a_store_is_read_beside_its_writer() {
     let home = Home::new();
     let mut run = home.train("alone", &[("FAKE_WAIT_FOR", "go"), ("MEMCTL_SERVICE", "off")]);
     wait_for("half of it", || home.has("half0"));

@@ -161,9 +161,9 @@ async fn a_block_is_told_by_its_own_step_however_far_its_keyframe_is() {
     let ledger: Ledger = from_wire(ledger.get_ref()).unwrap();
     let kept = BASE + LIVE * BLOCK_BYTES;
     let blocks = ledger.ranks[0].blocks.iter().flatten().filter(|block| block.address >= kept);
-    let mut told: Vec<(u64, u64)> =
+    let mut pairs: Vec<(u64, u64)> =
         blocks.map(|block| ((block.address - kept) / BLOCK_BYTES, block.birth_step)).collect();
-    told.sort_unstable();
-    assert_eq!(told, (0..100).map(|step| (step, step)).collect::<Vec<_>>());
+    pairs.sort_unstable();
+    assert_eq!(pairs, (0..100).map(|step| (step, step)).collect::<Vec<_>>());
     daemon.stop().await.unwrap();
 }

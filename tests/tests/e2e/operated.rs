@@ -234,10 +234,10 @@ async fn a_real_prometheus_scrapes_every_query_gives_data_and_a_rule_reaches_ale
     let text = scrape(&http);
     let (content, said) = promtool(&["check", "metrics"], &root(), &text);
     assert!(content, "promtool check metrics: {said}");
-    let told: BTreeSet<&str> =
+    let reported: BTreeSet<&str> =
         text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next()).collect();
     let known: BTreeSet<&str> = definitions::ALL.iter().map(|metric| metric.name).collect();
-    assert!(told.is_subset(&known) && told.len() > 55, "{:?}", known.difference(&told).collect::<Vec<_>>());
+    assert!(reported.is_subset(&known) && reported.len() > 55, "{:?}", known.difference(&reported).collect::<Vec<_>>());
     drop(agents);
 }
 

@@ -111,14 +111,14 @@ async fn what_is_scraped_is_sent_over_http_and_over_grpc() {
         })
         .await
         .unwrap();
-        let told = |received: &Received| {
+        let is_reported = |received: &Received| {
             let metrics = received.metrics();
             metrics.get("memctl_findings").is_some_and(|metric| !points(metric).is_empty())
         };
-        until("the job is reported", || collector.received().iter().any(told)).await;
+        until("the job is reported", || collector.received().iter().any(is_reported)).await;
         let received = collector.received();
         received.iter().for_each(check);
-        let last = received.iter().rfind(|received| told(received)).unwrap();
+        let last = received.iter().rfind(|received| is_reported(received)).unwrap();
         assert_eq!(last.path, path);
         assert_eq!(last.headers["x-key"], SECRET);
         let content = if protocol == "grpc" { "application/grpc" } else { "application/x-protobuf" };
@@ -156,7 +156,7 @@ fn said(log: &Path, words: &str) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_receiver_that_is_away_or_silent_is_told_once_and_holds_up_nobody() {
+async fn a_receiver_that_is_away_or_silent_is_reported_once_and_holds_up_no_one() {
     let home = tempfile::tempdir().unwrap();
     let log = home.path().join("log");
     let address = SocketAddr::new("127.0.0.1".parse().unwrap(), free_port());
@@ -205,7 +205,7 @@ async fn what_does_not_speak_grpc_is_told_as_that() {
 }
 
 #[test]
-fn nothing_is_sent_unless_somebody_says_where_and_what_cannot_be_is_named() {
+fn nothing_is_sent_without_an_address_and_what_cannot_be_is_named() {
     let home = tempfile::tempdir().unwrap();
     let checked = |variables: &[(&str, &str)]| {
         let mut command = memctl();

@@ -354,9 +354,9 @@ fn a_cookie_is_the_token_that_was_signed_in_with_and_shows_its_tenant_alone() {
             assert!(!other.body.contains("team-a") && !other.body.contains("remember_features"), "{}", other.body);
             assert_eq!(shown(&agent, &path).status, 403);
             assert!(!need.roles().contains(&Role::Agent));
-            for nobody in [shown("memctl_0000000000000000_0", &path), get(port, &path)] {
-                assert_eq!(nobody.status, 401, "{path}");
-                assert_eq!(header(&nobody, "www-authenticate"), Some("Bearer"));
+            for refused in [shown("memctl_0000000000000000_0", &path), get(port, &path)] {
+                assert_eq!(refused.status, 401, "{path}");
+                assert_eq!(header(&refused, "www-authenticate"), Some("Bearer"));
             }
             asked += 1;
         }
@@ -404,7 +404,7 @@ impl Drop for Ui {
 }
 
 #[test]
-fn the_printed_address_opens_once_and_nobody_else_sees_anything() {
+fn the_printed_address_opens_once_and_no_one_else_sees_anything() {
     let home = tempfile::tempdir().unwrap();
     let dir = home.path().to_str().unwrap();
     import(JOB, &["--data-dir", dir]);
@@ -448,10 +448,10 @@ fn the_printed_address_opens_once_and_nobody_else_sees_anything() {
 fn a_daemon_tells_where_its_page_is() {
     let home = tempfile::tempdir().unwrap();
     let (daemon, port) = served(home.path(), &[]);
-    let told = run(memctl().args(["ui", "--daemon", &daemon.url]));
-    assert_eq!(told, format!("http://{}/\n", port.address));
-    let told = run(memctl().args(["ui", "--tenant", "team-a", "--daemon", &daemon.url]));
-    assert_eq!(told, format!("http://{}/?tenant=team-a\n", port.address));
+    let printed = run(memctl().args(["ui", "--daemon", &daemon.url]));
+    assert_eq!(printed, format!("http://{}/\n", port.address));
+    let printed = run(memctl().args(["ui", "--tenant", "team-a", "--daemon", &daemon.url]));
+    assert_eq!(printed, format!("http://{}/?tenant=team-a\n", port.address));
     assert_eq!(daemon.terminate(), 0);
     let mut command = memctl();
     let without =

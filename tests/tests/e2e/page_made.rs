@@ -1,18 +1,18 @@
 //! The page's pictures over thirty made jobs and one of 256 ranks, as sent over HTTP, compared with an exact replay of
 //! the stored events: the course, floors, differences, ledgers, classes and counts.
 
-use memctl_tests::made::{Course, Made};
+use memctl_tests::made::{Course, GeneratedJob};
 use serde_json::Value;
 
 use super::page::served;
-use super::page_truth::{Asked, Truth, classes, differences, floors, ledgers, number, rows, time_ns, truths};
+use super::page_truth::{JobAnswers, Truth, classes, differences, floors, ledgers, number, rows, time_ns, truths};
 
 const JOBS: u32 = 30;
 /// Devices of a job that are compared. The others were made by the same code.
 const COMPARED: usize = 3;
 
 /// Every point of the course has the levels of its stretch of time.
-fn course(asked: &Asked<'_>, truth: &Truth) {
+fn course(asked: &JobAnswers<'_>, truth: &Truth) {
     let answer = asked.view(&format!("timeline?{}&points=300", truth.selection()));
     let points = rows(&answer["ranks"][0]["points"]);
     let name = format!("{} {}", asked.job, truth.selection());
@@ -41,7 +41,7 @@ fn course(asked: &Asked<'_>, truth: &Truth) {
 }
 
 /// The counts of the overview count what they name.
-fn counts(asked: &Asked<'_>, truths: &[Truth], made: &Made) {
+fn counts(asked: &JobAnswers<'_>, truths: &[Truth], made: &GeneratedJob) {
     let report = asked.view("query");
     let ranks = rows(&report["ranks"]);
     assert_eq!(ranks.len(), truths.len(), "{}: a row for each device", made.name);
@@ -62,7 +62,7 @@ fn counts(asked: &Asked<'_>, truths: &[Truth], made: &Made) {
 }
 
 /// Asserts that an out of memory is shown at the failure.
-fn failures(asked: &Asked<'_>, truths: &[Truth]) {
+fn failures(asked: &JobAnswers<'_>, truths: &[Truth]) {
     for failure in rows(&asked.view("oom")["failures"]) {
         let rank = number(&failure["rank"]);
         let truth = truths.iter().find(|truth| u64::from(truth.rank) == rank && truth.device == 0).unwrap();
@@ -75,7 +75,7 @@ fn failures(asked: &Asked<'_>, truths: &[Truth]) {
 #[tokio::test(flavor = "multi_thread")]
 async fn every_picture_of_thirty_made_jobs_says_what_the_stored_events_say() {
     let home = tempfile::tempdir().unwrap();
-    let jobs: Vec<Made> = (0..JOBS).map(Made::of).chain([Made::wide()]).collect();
+    let jobs: Vec<GeneratedJob> = (0..JOBS).map(GeneratedJob::of).chain([GeneratedJob::wide()]).collect();
     let (daemon, _port) = served(home.path(), &[]);
     for job in &jobs {
         let (job, url) = (job.clone(), daemon.url.clone());
@@ -88,7 +88,7 @@ async fn every_picture_of_thirty_made_jobs_says_what_the_stored_events_say() {
     }
     let (daemon, port) = served(home.path(), &[]);
     for (made, truths) in jobs.iter().zip(exact) {
-        let asked = Asked { port: &port, job: &made.name };
+        let asked = JobAnswers { port: &port, job: &made.name };
         assert_eq!(truths.len(), made.ranks as usize * usize::from(made.devices), "{made:?}");
         counts(&asked, &truths, made);
         failures(&asked, &truths);

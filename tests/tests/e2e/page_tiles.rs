@@ -97,9 +97,9 @@ fn compare(tile: &Tile, levels: &[(u64, u64, u64)]) {
         let at = (slot - first) as usize;
         let of = |name: &str| tile.column(name)[at] as u64;
         let allocated = || held.iter().map(|(_, allocated, _)| *allocated);
-        let told = [of("allocated_min_bytes"), of("allocated_max_bytes"), of("allocated_bytes")];
+        let shown = [of("allocated_min_bytes"), of("allocated_max_bytes"), of("allocated_bytes")];
         let direct = [allocated().min().unwrap(), allocated().max().unwrap(), allocated().next_back().unwrap()];
-        assert_eq!(told, direct, "slot {slot} of tile {index}, level {level}");
+        assert_eq!(shown, direct, "slot {slot} of tile {index}, level {level}");
         let reserved = held.iter().map(|(.., reserved)| *reserved).max().unwrap();
         assert_eq!(of("reserved_max_bytes"), reserved, "slot {slot} of tile {index}, level {level}");
     }

@@ -125,12 +125,12 @@ async fn marks(store: &SqliteStore, session: SessionKey) -> Vec<Mark> {
 }
 
 /// A job's answers.
-pub(super) struct Asked<'p> {
+pub(super) struct JobAnswers<'p> {
     pub port: &'p Port,
     pub job: &'p str,
 }
 
-impl Asked<'_> {
+impl JobAnswers<'_> {
     pub(super) fn view(&self, asked: &str) -> Value {
         json(&get(self.port, &format!("/api/v1/jobs/{}/{asked}", self.job)))
     }
@@ -149,7 +149,7 @@ fn sum(of: &Value, name: &str) -> u64 {
 }
 
 /// The floor at every epoch's end is the lowest level from there to the last epoch's end, and ends with its level.
-pub(super) fn floors(asked: &Asked<'_>, truth: &Truth) {
+pub(super) fn floors(asked: &JobAnswers<'_>, truth: &Truth) {
     let answer = asked.view(&format!("timeline?{}&points=600&floor=true", truth.selection()));
     let floor: Vec<(u64, u64)> = rows(&answer["ranks"][0]["floor"])
         .iter()
@@ -170,7 +170,7 @@ pub(super) fn floors(asked: &Asked<'_>, truth: &Truth) {
 }
 
 /// Asserts that the change between two epochs' ends is the difference of their levels.
-pub(super) fn differences(asked: &Asked<'_>, truth: &Truth) {
+pub(super) fn differences(asked: &JobAnswers<'_>, truth: &Truth) {
     for pair in truth.ends.windows(2) {
         let [early, late] = pair else { continue };
         let path = format!("flame?{}&from=epoch:{}&at=epoch:{}", truth.selection(), early.epoch, late.epoch);
@@ -185,7 +185,7 @@ pub(super) fn differences(asked: &Asked<'_>, truth: &Truth) {
 }
 
 /// Asserts that a ledger is that of the requested moment.
-pub(super) fn ledgers(asked: &Asked<'_>, truth: &Truth) {
+pub(super) fn ledgers(asked: &JobAnswers<'_>, truth: &Truth) {
     let (first_ns, last_ns) = (truth.levels[1].time_ns, truth.levels.last().unwrap().time_ns);
     let between = |part: u64| first_ns + (last_ns - first_ns) / 7 * part;
     let times = [1, 3, 5, 6].map(between).map(|time_ns| (rfc3339(time_ns), truth.at(time_ns)));
@@ -209,7 +209,7 @@ pub(super) fn ledgers(asked: &Asked<'_>, truth: &Truth) {
 }
 
 /// Asserts that the classes of a boundary sum to its allocated bytes, and those of a slot to the slot's peak.
-pub(super) fn classes(asked: &Asked<'_>, truth: &Truth) {
+pub(super) fn classes(asked: &JobAnswers<'_>, truth: &Truth) {
     let answer = asked.view(&format!("classes?{}", truth.selection()));
     let points = rows(&answer["points"]);
     assert!(points.len() > truth.ends.len(), "{}", asked.job);
@@ -245,7 +245,7 @@ async fn every_picture_says_what_the_stored_events_say() {
     }
     let (daemon, port) = served(home.path(), &[]);
     for (job, truths) in all {
-        let asked = Asked { port: &port, job };
+        let asked = JobAnswers { port: &port, job };
         assert_eq!(truths.len(), 4, "{job}");
         for truth in truths.iter().take(2) {
             ledgers(&asked, truth);
@@ -301,7 +301,7 @@ fn what_grew_is_shown_between_moments_at_which_it_grew() {
     let mut shown = Vec::new();
     for job in NAMES {
         import(job, &["--daemon", &daemon.url]);
-        let asked = Asked { port: &port, job };
+        let asked = JobAnswers { port: &port, job };
         let report = asked.view("query");
         for finding in rows(&report["findings"]) {
             let kinds = ["leak", "eval_graph", "graph_kept", "hidden_chain"];

@@ -35,9 +35,9 @@ impl Listener {
         loop {
             let line = self.line().expect("an event");
             let Some(data) = line.strip_prefix("data: ") else { continue };
-            let told: Value = serde_json::from_str(data).unwrap();
+            let message: Value = serde_json::from_str(data).unwrap();
             let text = |job: &Value, name: &str| job[name].as_str().unwrap().to_owned();
-            let jobs = told["jobs"].as_array().unwrap();
+            let jobs = message["jobs"].as_array().unwrap();
             return jobs.iter().map(|job| (text(job, "tenant"), text(job, "job"))).collect();
         }
     }
@@ -95,8 +95,8 @@ fn listeners_are_bounded_and_leave_their_places() {
 }
 
 /// The sum of the sizes of blocks for which `picks` is true.
-fn sum(told: &Value, picks: impl Fn(&Value, usize) -> bool) -> u64 {
-    let columns = &told["blocks"];
+fn sum(answer: &Value, picks: impl Fn(&Value, usize) -> bool) -> u64 {
+    let columns = &answer["blocks"];
     let bytes = columns["bytes"].as_array().unwrap();
     bytes.iter().enumerate().filter(|(at, _)| picks(columns, *at)).map(|(_, bytes)| bytes.as_u64().unwrap()).sum()
 }
@@ -112,35 +112,36 @@ fn blocks_and_segments_add_up_to_the_counters_at_every_event() {
     let (daemon, port) = served(home.path(), &[]);
     for name in [JOB, "oom_by_fragmentation"] {
         import(name, &["--daemon", &daemon.url]);
-        let told = json(&get(&port, &format!("/api/v1/jobs/{name}/blocks?rank=0&at=end")));
+        let answer = json(&get(&port, &format!("/api/v1/jobs/{name}/blocks?rank=0&at=end")));
         let course = |name: &str| -> Vec<u64> {
-            told["course"][name].as_array().unwrap().iter().map(|value| value.as_u64().unwrap()).collect()
+            answer["course"][name].as_array().unwrap().iter().map(|value| value.as_u64().unwrap()).collect()
         };
         let [events, allocated, reserved] = ["event", "allocated_bytes", "reserved_bytes"].map(course);
         assert!(events.len() > 500, "{name}: {}", events.len());
         for (at, &event) in events.iter().enumerate().step_by(7) {
-            let live = sum(&told, |columns, block| {
+            let live = sum(&answer, |columns, block| {
                 is_there(&columns["from_event"][block], &columns["freed_event"][block], event)
             });
             assert_eq!(live, allocated[at], "{name}: after event {event}");
-            let segments = told["segments"].as_array().unwrap().iter();
+            let segments = answer["segments"].as_array().unwrap().iter();
             let held = segments.filter(|segment| is_there(&segment["from_event"], &segment["to_event"], event));
             let held: u64 = held.map(|segment| segment["bytes"].as_u64().unwrap()).sum();
             assert_eq!(held, reserved[at], "{name}: after event {event}");
         }
         // The page shows the same moment as the peak as the command line.
-        let told = json(&get(&port, &format!("/api/v1/jobs/{name}/blocks?rank=0")));
-        let at = told["at_event"].as_u64().unwrap();
+        let answer = json(&get(&port, &format!("/api/v1/jobs/{name}/blocks?rank=0")));
+        let at = answer["at_event"].as_u64().unwrap();
         let flags = ["ledger", "--job", name, "--rank", "0", "--blocks", "-o", "json", "-q", "--daemon", &daemon.url];
         let ledger = run_json(memctl().args(flags));
         let alive =
             |columns: &Value, block: usize| is_there(&columns["from_event"][block], &columns["freed_event"][block], at);
-        assert_eq!(Some(sum(&told, alive)), ledger["ranks"][0]["allocated_bytes"].as_u64(), "{name}");
-        let classes = told["classes"].as_array().unwrap();
+        assert_eq!(Some(sum(&answer, alive)), ledger["ranks"][0]["allocated_bytes"].as_u64(), "{name}");
+        let classes = answer["classes"].as_array().unwrap();
         for class in ledger["ranks"][0]["classes"].as_array().unwrap() {
             let number = classes.iter().position(|name| *name == class["class"]).unwrap() as u64;
-            let of_class =
-                sum(&told, |columns, block| alive(columns, block) && columns["class"][block].as_u64() == Some(number));
+            let of_class = sum(&answer, |columns, block| {
+                alive(columns, block) && columns["class"][block].as_u64() == Some(number)
+            });
             assert_eq!(Some(of_class), class["live_bytes"].as_u64(), "{name}: {class}");
         }
         let middle = json(&get(&port, &format!("/api/v1/jobs/{name}/blocks?rank=0&event=100")));
@@ -213,11 +214,11 @@ fn a_silence_takes_the_rights_of_the_command_and_comes_from_the_page() {
     assert_eq!(listed(&reader), run_json(memctl().args(["alerts", "silences"]).args(flags)));
     assert_eq!(listed(&other)["silences"], Value::Array(vec![]), "another tenant sees none");
     let mut printed = run_json(memctl().args(["alerts"]).args(flags));
-    let mut told = json(&by(&reader, "GET", "/api/v1/alerts", page));
-    for answer in [&mut printed, &mut told] {
+    let mut shown = json(&by(&reader, "GET", "/api/v1/alerts", page));
+    for answer in [&mut printed, &mut shown] {
         answer["jobs"]["not_judged"] = Value::Null;
     }
-    assert_eq!(told, printed);
+    assert_eq!(shown, printed);
     let end = format!("/api/v1/unsilence?id={}", made["id"].as_str().unwrap());
     assert_eq!(by(&reader, "POST", &end, page).status, 403);
     assert_eq!(by(&other, "POST", &end, page).status, 400, "what it does not see it does not end");

@@ -137,9 +137,9 @@ async fn a_trainer_and_its_workers_are_all_there_and_the_leaking_one_is_named() 
     let all = report(daemon.channel(), job()).await.unwrap();
     assert_eq!(names(&all), ["trainer", "worker-1", "worker-2"]);
     let events: u64 = all.processes.iter().map(|process| process.events).sum();
-    let (told, completeness) = (all.job.clone(), all.completeness);
-    assert_eq!((completeness.exact, completeness.events_stored, told.events), (true, events, events));
-    assert_eq!((told.processes, told.ranks, told.state), (3, 1, JobState::Finished));
+    let (summary, completeness) = (all.job.clone(), all.completeness);
+    assert_eq!((completeness.exact, completeness.events_stored, summary.events), (true, events, events));
+    assert_eq!((summary.processes, summary.ranks, summary.state), (3, 1, JobState::Finished));
     let [finding] = all.findings.as_slice() else { panic!("one finding: {:#?}", all.findings) };
     assert_eq!((finding.kind.as_str(), finding.processes.as_slice()), ("leak", ["worker-1".to_owned()].as_slice()));
     assert!(

@@ -16,12 +16,12 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 /// A daemon with recordings, each a job of its name.
-struct Asked {
+struct RecordingsDaemon {
     daemon: DaemonProcess,
     _folder: TempDir,
 }
 
-impl Asked {
+impl RecordingsDaemon {
     fn with(names: &[&str]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let asked = Self { daemon: DaemonProcess::sqlite(folder.path(), free_port()), _folder: folder };
@@ -61,7 +61,7 @@ fn live(rank: &Value) -> u64 {
 
 #[test]
 fn peaks_of_timelines_and_sites_are_the_peaks_of_the_report() {
-    let asked = Asked::with(&NAMES);
+    let asked = RecordingsDaemon::with(&NAMES);
     for name in NAMES {
         let report = asked.json("query", name, &[]);
         let timelines = [asked.json("timeline", name, &[]), asked.json("timeline", name, &["--points", "7"])];
@@ -88,7 +88,7 @@ fn peaks_of_timelines_and_sites_are_the_peaks_of_the_report() {
 
 #[test]
 fn sites_at_epoch_ends_add_up_to_what_was_allocated() {
-    let asked = Asked::with(&NAMES);
+    let asked = RecordingsDaemon::with(&NAMES);
     for name in NAMES {
         let report = asked.json("query", name, &[]);
         let epochs = ranks(&report)[0]["epoch_ends"].as_array().unwrap().len();
@@ -114,7 +114,7 @@ fn sites_at_epoch_ends_add_up_to_what_was_allocated() {
 #[test]
 fn sites_at_a_time_are_what_the_timeline_shows_then() {
     let names = ["cnn_rank0_cache", "gpt_varlen_fragmentation"];
-    let asked = Asked::with(&names);
+    let asked = RecordingsDaemon::with(&names);
     for name in names {
         let timeline = asked.json("timeline", name, &["--rank", "2", "--points", "5"]);
         for point in ranks(&timeline)[0]["points"].as_array().unwrap() {
@@ -130,7 +130,7 @@ fn sites_at_a_time_are_what_the_timeline_shows_then() {
 #[test]
 fn folded_stacks_add_up() {
     let names = ["cnn_rank0_cache", "gpt_val_graph_leak"];
-    let asked = Asked::with(&names);
+    let asked = RecordingsDaemon::with(&names);
     for name in names {
         for moment in [&["--peak"][..], &["--end"], &["--epoch-end", "1"], &[]] {
             let sites = asked.json("sites", name, moment);
@@ -178,7 +178,7 @@ fn cells(line: &str) -> Vec<String> {
 
 #[test]
 fn csv_and_lines_hold_what_the_object_holds() {
-    let asked = Asked::with(&["lstm_hidden_chain", "cnn_rank0_cache"]);
+    let asked = RecordingsDaemon::with(&["lstm_hidden_chain", "cnn_rank0_cache"]);
     let report = asked.json("query", "lstm_hidden_chain", &[]);
     let csv = records(&asked.text("query", "lstm_hidden_chain", &["-o", "csv"]));
     let lines = asked.text("query", "lstm_hidden_chain", &["-o", "ndjson"]);
@@ -212,7 +212,7 @@ fn csv_and_lines_hold_what_the_object_holds() {
 
 #[test]
 fn ranks_epochs_and_times_narrow() {
-    let asked = Asked::with(&["cnn_rank0_cache", "gpt_clean"]);
+    let asked = RecordingsDaemon::with(&["cnn_rank0_cache", "gpt_clean"]);
     let all = asked.json("query", "gpt_clean", &[]);
     let some = asked.json("query", "gpt_clean", &["--rank", "0-1,3"]);
     let picked: Vec<&Value> = [0, 1, 3].map(|rank| &ranks(&all)[rank]).into();
@@ -264,7 +264,7 @@ fn ranks_epochs_and_times_narrow() {
 
 #[test]
 fn the_latest_job_and_a_job_that_goes() {
-    let asked = Asked::with(&["lstm_hidden_chain", "cnn_rank0_cache", "gpt_clean"]);
+    let asked = RecordingsDaemon::with(&["lstm_hidden_chain", "cnn_rank0_cache", "gpt_clean"]);
     let jobs = run_json(memctl().args(["jobs", "-o", "json", "--daemon", &asked.daemon.url]));
     let newest = jobs["jobs"][0]["id"].as_str().unwrap();
     assert_eq!(asked.json("query", "latest", &[]), asked.json("query", newest, &[]));
@@ -283,7 +283,7 @@ fn the_latest_job_and_a_job_that_goes() {
 
 #[test]
 fn events_as_csv_are_the_recorded_ones() {
-    let asked = Asked::with(&NAMES);
+    let asked = RecordingsDaemon::with(&NAMES);
     for (number, name) in NAMES.into_iter().enumerate() {
         // One rank of each recording, and all ranks of one recording.
         let chosen: Vec<usize> = if number == 0 { (0..4).collect() } else { vec![number % 4] };
@@ -333,7 +333,7 @@ fn unnamed(growth: &Value) -> Value {
 
 #[test]
 fn a_snapshot_that_is_exported_imports_as_the_same_job() {
-    let asked = Asked::with(&NAMES);
+    let asked = RecordingsDaemon::with(&NAMES);
     for (number, name) in NAMES.into_iter().enumerate() {
         // One rank of each recording, and all ranks of one recording.
         let list = if number == 1 { "0-3".to_owned() } else { (number % 4).to_string() };
@@ -407,7 +407,7 @@ async fn every_store_gives_the_same_answers() {
 
 #[test]
 fn of_one_leak_one_rate_is_told() {
-    let asked = Asked::with(&["gpt_val_graph_leak", "cnn_rank0_cache"]);
+    let asked = RecordingsDaemon::with(&["gpt_val_graph_leak", "cnn_rank0_cache"]);
     for (name, ranks) in [("gpt_val_graph_leak", 4), ("cnn_rank0_cache", 1)] {
         let report = asked.json("query", name, &[]);
         let rate = report["findings"][0]["bytes_per_epoch"].as_f64().unwrap();

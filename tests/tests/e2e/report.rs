@@ -65,8 +65,8 @@ fn reports_of_the_recordings_say_what_diagnose_says() {
         run(memctl().args(["import", "-q", "--daemon", &daemon.url, "--job", name]).arg(folder(name)));
         let html = report(&daemon, name, place.path());
         whole_and_alone(&html, name);
-        let told = html.split("<script").next().unwrap();
-        let absent: Vec<&str> = told.split("Not shown: ").skip(1).filter_map(|rest| rest.split('<').next()).collect();
+        let body = html.split("<script").next().unwrap();
+        let absent: Vec<&str> = body.split("Not shown: ").skip(1).filter_map(|rest| rest.split('<').next()).collect();
         assert_eq!(absent, [""; 0], "{name}");
         let note = run_json(memctl().args(["diagnose", "-o", "json", "--daemon", &daemon.url, "--job", name]));
         let mut said = vec![note["summary"].as_str().unwrap().trim_end_matches('.').to_owned()];

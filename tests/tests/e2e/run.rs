@@ -378,7 +378,7 @@ async fn channel(daemon: &DaemonProcess) -> Channel {
 }
 
 /// Asserts that all events of this rank are stored, in order, once.
-fn assert_all_stored(all: &[stored::Stored], rank: u32, count: usize) {
+fn assert_all_stored(all: &[stored::StoredDevice], rank: u32, count: usize) {
     let of_rank: Vec<_> = all.iter().filter(|stored| stored.rank == rank).collect();
     assert_eq!(of_rank.len(), 1, "one session of rank {rank}");
     let plain = |event: &Event| Event { time_ns: 0, ..*event };

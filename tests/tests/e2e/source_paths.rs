@@ -58,7 +58,7 @@ fn import(data: &Path, name: &str, form: &str) -> Value {
 }
 
 /// The findings without file names, and identified by their order, because their ids depend on their places.
-fn told(report: &Value) -> Value {
+fn facts(report: &Value) -> Value {
     fn without(value: &mut Value, ids: &[&str]) {
         match value {
             Value::Object(fields) => {
@@ -79,9 +79,9 @@ fn told(report: &Value) -> Value {
     let findings = report["findings"].as_array().unwrap();
     let ids: Vec<&str> = findings.iter().map(|finding| finding["id"].as_str().unwrap()).collect();
     let (growth, ranks) = (&report["growth"], &report["ranks"]);
-    let mut told = serde_json::json!({ "findings": findings, "growth": growth, "ranks": ranks });
-    without(&mut told, &ids);
-    told
+    let mut facts = serde_json::json!({ "findings": findings, "growth": growth, "ranks": ranks });
+    without(&mut facts, &ids);
+    facts
 }
 
 /// The first difference between two responses; `None` if they are equal.
@@ -108,7 +108,7 @@ async fn what_is_found_in_a_recording_does_not_depend_on_its_paths() {
         assert!(full.to_string().contains(site));
         assert!(count(&data("full").join("memctl.db"), "scenarios").await > 0, "the search finds what is there");
         for form in ["short", "hashed"] {
-            let difference = difference(&told(&import(&data(form), name, form)), &told(&full));
+            let difference = difference(&facts(&import(&data(form), name, form)), &facts(&full));
             assert_eq!(difference, None, "{name}, {form}");
         }
         assert_eq!(count(&data("hashed").join("memctl.db"), "scenarios").await, 0, "{name}");

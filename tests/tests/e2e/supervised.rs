@@ -15,10 +15,10 @@ use memctl_answers::report::Report;
 use memctl_answers::wire::from_wire;
 use memctl_daemon::server::Embedded;
 use memctl_daemon::store::{
-    AlertPut, AlertRecord, AlertSelection, Append, AuditRow, ChunkRow, DeviceRow, EpochEndRow, Expired, ExpiredJob,
-    Gap, Held, HoldersIndex, HoldersRow, ItemPage, ItemRow, JobRow, OpenedSession, Opening, PutOutcome, Retention,
-    Scope, Selection, SessionKey, SessionRow, SqliteStore, Store, StoreError, StoreInfo, Tenant, TokenRow, Totals,
-    WatchRow, Which,
+    AlertPut, AlertRecord, AlertSelection, Append, AuditRow, ChunkRow, DeviceRow, EpochEndRow, ExistingSession,
+    Expired, ExpiredJob, Gap, HoldersIndex, HoldersRow, ItemPage, ItemRow, JobRow, OpenedSession, Opening, PutOutcome,
+    Retention, Scope, Selection, SessionKey, SessionRow, SqliteStore, Store, StoreError, StoreInfo, Tenant, TokenRow,
+    Totals, WatchRow, Which,
 };
 use memctl_model::{DeviceIndex, DeviceInfo, Frame, SessionId, SessionInfo, Severity};
 use memctl_proto::v1::query_client::QueryClient;
@@ -76,7 +76,7 @@ impl Store for Faulty {
         }
         self.inner.append(appends).await
     }
-    async fn held(&self, tenant: &Tenant, id: SessionId) -> Result<Option<Held>, StoreError> {
+    async fn held(&self, tenant: &Tenant, id: SessionId) -> Result<Option<ExistingSession>, StoreError> {
         self.inner.held(tenant, id).await
     }
     async fn jobs_in(&self, scope: &Scope, limit: u32) -> Result<Vec<JobRow>, StoreError> {
@@ -269,23 +269,23 @@ async fn a_job_that_cannot_be_judged_says_so_and_others_are_judged_all_the_same(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_committer_that_fails_is_started_anew_and_health_tells() {
+async fn a_committer_that_fails_is_restarted_and_health_shows_it() {
     let store = Arc::new(Faulty::new().await);
     let daemon = Embedded::start(store.clone()).await.unwrap();
     let mut health = HealthClient::new(daemon.channel());
     let request = HealthCheckRequest { service: "memctl.v1.Ingest".into() };
-    let mut told = health.watch(request).await.unwrap().into_inner();
-    let mut next = async || told.message().await.unwrap().expect("health keeps reporting").status();
+    let mut statuses = health.watch(request).await.unwrap().into_inner();
+    let mut next = async || statuses.message().await.unwrap().expect("health keeps reporting").status();
     assert_eq!(next().await, ServingStatus::Serving);
     // Each failure doubles the pause, so the last one is long enough to be observed on a busy machine.
     store.appends.store(FAILURES, Ordering::SeqCst);
-    let told = async {
+    let recovery = async {
         while next().await != ServingStatus::NotServing {}
         while next().await != ServingStatus::Serving {}
     };
-    let ((), told) = tokio::join!(record(&daemon, "job", 1), tokio::time::timeout(PATIENCE, told));
+    let ((), recovery) = tokio::join!(record(&daemon, "job", 1), tokio::time::timeout(PATIENCE, recovery));
     assert!(store.thrown.load(Ordering::SeqCst), "the fault has happened");
-    told.expect("health reports the failure and the recovery");
+    recovery.expect("health reports the failure and the recovery");
 
     let status = QueryClient::new(daemon.channel()).get_status(v1::StatusRequest {}).await.unwrap().into_inner();
     let committer = status.tasks.iter().find(|task| task.name == "committer").expect("the committer is reported");

@@ -120,7 +120,7 @@ const ALL_KNOWN: [&str; 1] = ["Exact: all"];
 
 /// The data that is known about a job.
 #[derive(Clone, Copy, Debug)]
-struct Known {
+struct JobKnowledge {
     job: &'static str,
     /// Whether growth can be judged.
     growth: bool,
@@ -134,17 +134,18 @@ struct Known {
     expired: bool,
 }
 
-const ALL: Known = Known { job: "well", growth: true, blocks: true, steady: true, levels: true, expired: false };
+const ALL: JobKnowledge =
+    JobKnowledge { job: "well", growth: true, blocks: true, steady: true, levels: true, expired: false };
 
-struct Said {
+struct CommandOutput {
     page: String,
     beside: String,
     code: Option<i32>,
 }
 
-fn ask(url: &str, words: &[&str], place: &Path) -> Said {
+fn ask(url: &str, words: &[&str], place: &Path) -> CommandOutput {
     let output = memctl().args(words).args(["--daemon", url]).current_dir(place).output().expect("memctl starts");
-    Said { page: stdout(&output), beside: stderr(&output), code: output.status.code() }
+    CommandOutput { page: stdout(&output), beside: stderr(&output), code: output.status.code() }
 }
 
 /// The commands that a help page lists.
@@ -163,15 +164,17 @@ fn every_command_of_the_command_line_is_asked_here() {
     let help = run(memctl().args(["assert", "--help"]));
     let (_, conditions) = help.split_once("Conditions:\n").expect("a list of conditions");
     let names = |text: &str| text.trim_matches('\'').split('<').next().unwrap_or_default().to_owned();
-    let told = conditions.lines().take_while(|line| line.starts_with("  ")).filter(|line| line.trim().contains("  "));
+    let documented =
+        conditions.lines().take_while(|line| line.starts_with("  ")).filter(|line| line.trim().contains("  "));
     // (Conditions about another job have their own tests.)
-    let told = told.filter(|line| !line.contains("with --against"));
-    let told: BTreeSet<String> = told.filter_map(|line| line.split_whitespace().next()).map(names).collect();
-    assert_eq!(told, CONDITIONS.iter().map(|(condition, _)| names(condition)).collect::<BTreeSet<_>>());
+    let documented = documented.filter(|line| !line.contains("with --against"));
+    let documented: BTreeSet<String> =
+        documented.filter_map(|line| line.split_whitespace().next()).map(names).collect();
+    assert_eq!(documented, CONDITIONS.iter().map(|(condition, _)| names(condition)).collect::<BTreeSet<_>>());
 }
 
 /// Words that must not occur in any output about the job.
-fn forbidden(known: Known) -> Vec<&'static str> {
+fn forbidden(known: JobKnowledge) -> Vec<&'static str> {
     let mut words = Vec::new();
     if !known.growth {
         words.extend(NO_GROWTH);
@@ -195,7 +198,7 @@ fn forbidden(known: Known) -> Vec<&'static str> {
     words
 }
 
-fn sweep(url: &str, known: Known, place: &Path) {
+fn sweep(url: &str, known: JobKnowledge, place: &Path) {
     for (verb, asked) in &VERBS {
         let Asked(questions) = asked else { continue };
         for words in *questions {
@@ -220,7 +223,7 @@ fn sweep(url: &str, known: Known, place: &Path) {
     }
 }
 
-fn check(known: Known, verb: &str, words: &[&str], format: &str, said: &Said) {
+fn check(known: JobKnowledge, verb: &str, words: &[&str], format: &str, said: &CommandOutput) {
     let context = format!("{} of {known:?} as {format}:\n{}\n{}", words.join(" "), said.page, said.beside);
     let about_many = ["jobs", "alerts"].contains(&verb);
     for word in forbidden(known).into_iter().filter(|_| !about_many) {
@@ -262,7 +265,7 @@ fn check(known: Known, verb: &str, words: &[&str], format: &str, said: &Said) {
 }
 
 /// Asserts the required text of a page about the job.
-fn page(known: Known, verb: &str, page: &str, context: &str) {
+fn page(known: JobKnowledge, verb: &str, page: &str, context: &str) {
     let first = page.lines().next().unwrap_or_default();
     if !known.growth && ["query", "leaks", "ranks", "diagnose"].contains(&verb) {
         // Past growth is a fact, even if it is unknown whether it would continue.
@@ -300,7 +303,7 @@ fn not_judged_list(page: &str) -> Vec<String> {
 }
 
 /// Asserts the required fields of JSON about the job.
-fn json(known: Known, verb: &str, text: &str, context: &str) {
+fn json(known: JobKnowledge, verb: &str, text: &str, context: &str) {
     let json: Value = serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {context}"));
     let lacks = |kind: &str| {
         let gaps = json["not_judged"].as_array().unwrap_or_else(|| panic!("no list: {context}"));
@@ -353,7 +356,7 @@ fn json(known: Known, verb: &str, text: &str, context: &str) {
 }
 
 /// Asserts each condition separately, so that other conditions do not decide the exit code.
-fn conditions(url: &str, known: Known, place: &Path) {
+fn conditions(url: &str, known: JobKnowledge, place: &Path) {
     for (condition, by) in CONDITIONS {
         let decided = match by {
             By::Growth => known.growth,
@@ -382,12 +385,12 @@ fn no_command_implies_that_an_unjudged_job_is_well() {
     record(&daemon.url, session("counted", 0), |agent| jobs::train_counted(agent, 8, 0));
     record(&daemon.url, session("counted-short", 0), |agent| jobs::train_counted(agent, 1, 0));
     record(&daemon.url, session("empty", 0), |_| {});
-    sweep(&daemon.url, Known { job: "short", growth: false, steady: false, ..ALL }, place.path());
-    sweep(&daemon.url, Known { job: "stackless", growth: false, steady: false, ..ALL }, place.path());
-    let counted = Known { job: "counted", blocks: false, steady: false, ..ALL };
+    sweep(&daemon.url, JobKnowledge { job: "short", growth: false, steady: false, ..ALL }, place.path());
+    sweep(&daemon.url, JobKnowledge { job: "stackless", growth: false, steady: false, ..ALL }, place.path());
+    let counted = JobKnowledge { job: "counted", blocks: false, steady: false, ..ALL };
     sweep(&daemon.url, counted, place.path());
-    sweep(&daemon.url, Known { job: "counted-short", growth: false, ..counted }, place.path());
-    sweep(&daemon.url, Known { job: "empty", growth: false, levels: false, ..counted }, place.path());
+    sweep(&daemon.url, JobKnowledge { job: "counted-short", growth: false, ..counted }, place.path());
+    sweep(&daemon.url, JobKnowledge { job: "empty", growth: false, levels: false, ..counted }, place.path());
     words_are_in_use(&daemon.url, place.path());
     daemon.terminate();
 }
@@ -417,7 +420,7 @@ fn what_retention_took_is_said_and_not_made_up() {
         record(&daemon.url, session("well", 0), |agent| {
             jobs::train(agent, Training::default());
         });
-        sweep(&daemon.url, Known { job, blocks, steady: false, expired: true, ..ALL }, place.path());
+        sweep(&daemon.url, JobKnowledge { job, blocks, steady: false, expired: true, ..ALL }, place.path());
         daemon.terminate();
     }
 }

@@ -97,14 +97,14 @@ fn check(url: &str, name: &str) {
         ("oom_by_fragmentation", None) => assert!(kinds.contains(&"oom"), "{name}: {found:#?}"),
         ("gpt_varlen_fragmentation", None) => {
             // Kind and severity are the same as with marks.
-            let told = |job: &str| -> Vec<(String, String)> {
+            let kinds_of = |job: &str| -> Vec<(String, String)> {
                 let report = run_json(memctl().args(["query", "-o", "json", "--daemon", url, "--job", job]));
                 let findings = report["findings"].as_array().expect("findings").clone();
                 findings.iter().map(|it| (text(it, "kind").to_owned(), text(it, "severity").to_owned())).collect()
             };
-            let bare = told(&format!("{name}-unmarked"));
+            let bare = kinds_of(&format!("{name}-unmarked"));
             assert!(bare.iter().any(|(kind, _)| kind == "fragmentation"), "{name}: {bare:?}");
-            assert_eq!(bare, told(name), "{name}");
+            assert_eq!(bare, kinds_of(name), "{name}");
         }
         (_, None) => assert!(found.is_empty(), "{name}: {found:#?}"),
     }

@@ -229,10 +229,10 @@ fn circles(name: &str, modules: &BTreeMap<Place, Module>) -> Vec<String> {
         let reached: BTreeMap<&String, BTreeSet<&String>> =
             arrows.keys().map(|from| (from, reach(from, arrows))).collect();
         let both = |a: &String, b: &String| reached[a].contains(b) && reached.get(b).is_some_and(|of| of.contains(a));
-        let mut told: BTreeSet<&String> = BTreeSet::new();
+        let mut reported: BTreeSet<&String> = BTreeSet::new();
         for from in arrows.keys().filter(|from| both(from, from)) {
             let circle: Vec<&String> = arrows.keys().filter(|to| both(from, to)).collect();
-            if told.insert(circle[0]) {
+            if reported.insert(circle[0]) {
                 let ties = circle.iter().flat_map(|from| arrows[*from].iter().filter(|(to, _)| circle.contains(to)));
                 let ties: Vec<&str> = ties.map(|(_, tie)| tie.as_str()).collect();
                 let names: Vec<&str> = circle.iter().map(|name| name.as_str()).collect();

@@ -146,14 +146,14 @@ fn every_key_of_the_daemons_file_stands_in_configuration() {
         known(&config::from_file(&file).unwrap_err().to_string(), "expected ")
     };
     let mut there = read("nothing = 1");
-    let mut told = keys(&page("configuration.md"), "| key in the file |");
+    let mut listed = keys(&page("configuration.md"), "| key in the file |");
     assert!(there.contains("retain_age"), "{there:?}");
     for table in ["alerts", "access", "http", "tls"] {
         assert!(there.remove(table), "{there:?}");
         there.extend(read(&format!("[{table}]\nnothing = 1")));
-        assert!(told.remove(&format!("[{table}]")), "the table `[{table}]` is named: {told:?}");
+        assert!(listed.remove(&format!("[{table}]")), "the table `[{table}]` is named: {listed:?}");
     }
-    assert_eq!(there, told);
+    assert_eq!(there, listed);
 }
 
 /// A key with its documented default as TOML. A default in words, such as `no limit`, has no backquotes.
@@ -322,10 +322,10 @@ fn every_variable_stands_in_configuration_and_no_other_of_memctls_own() {
         there.extend(found.into_iter().filter(|name| !of_tests(name)));
     }
     assert!(there.contains("MEMCTL_LOG") && there.contains("RANK") && there.len() > 40, "{there:?}");
-    let told = quoted(&page("configuration.md"));
-    let missing: Vec<_> = there.iter().filter(|name| !told.contains(*name)).collect();
+    let named = quoted(&page("configuration.md"));
+    let missing: Vec<_> = there.iter().filter(|name| !named.contains(*name)).collect();
     assert!(missing.is_empty(), "docs/configuration.md does not name {missing:?}");
-    let invented: Vec<_> = told.iter().filter(|name| name.starts_with("MEMCTL_") && !there.contains(*name)).collect();
+    let invented: Vec<_> = named.iter().filter(|name| name.starts_with("MEMCTL_") && !there.contains(*name)).collect();
     assert!(invented.is_empty(), "docs/configuration.md names {invented:?}, which nothing reads");
 }
 
@@ -471,8 +471,8 @@ fn json_is_what_its_page_says() {
     until("the process answers", || {
         let mut ask = memctl();
         ask.args(["holders", "--job", "live", "--site", "keep", "-o", "json", "--daemon", &daemon.url]);
-        let told = trainer.meanwhile(&mut ask, |trainer, asked| trainer.answer(asked.ask, &list_holds(asked)));
-        held = serde_json::from_slice(&told.stdout).ok();
+        let output = trainer.meanwhile(&mut ask, |trainer, asked| trainer.answer(asked.ask, &list_holds(asked)));
+        held = serde_json::from_slice(&output.stdout).ok();
         held.is_some()
     });
     let held = held.unwrap_or_default();

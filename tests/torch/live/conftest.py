@@ -47,7 +47,7 @@ class Run:
     def __init__(self, code: int, out: str, err: str) -> None:
         self.code, self.out, self.err = code, out, err
 
-    def told(self, name: str) -> Any:
+    def reported(self, name: str) -> Any:
         """The last value that a script printed under this name (`small.tell`)."""
         lines = [line for line in self.err.splitlines() if line.startswith(f"TELL {name} ")]
         assert lines, (name, self)

@@ -46,7 +46,7 @@ def test_the_request_that_will_fail_is_named_while_the_training_runs(
     url = plain_daemon.url
     settings = {"MEMCTL_DAEMON": url, "FAKE_GPU_MIB": "2048", "OMP_NUM_THREADS": "1"}
     going = memctl.start_recorded("fills", sys.executable, str(script(TRAINING)), settings=settings, patience="60s")
-    told: list[tuple[float, Any]] = []
+    forecasts: list[tuple[float, Any]] = []
     alerted: list[Any] = []
     asked = 0
     while going.process.poll() is None:
@@ -55,7 +55,7 @@ def test_the_request_that_will_fail_is_named_while_the_training_runs(
         if answer.code in (0, 1) and answer.out.startswith("{"):
             findings = json.loads(answer.out)["findings"]
             ahead = [finding for finding in findings if "steps_ahead" in finding["evidence"]]
-            told += [(time.time(), finding) for finding in ahead]
+            forecasts += [(time.time(), finding) for finding in ahead]
         firing = json.loads(memctl("alerts", "--firing", "--daemon", url, "-o", "json").out)["alerts"]
         alerted += [alert for alert in firing if alert["kind"] == "near_oom"]
         time.sleep(0.2)
@@ -63,8 +63,8 @@ def test_the_request_that_will_fail_is_named_while_the_training_runs(
     assert run.code == 1 and "OutOfMemoryError" in run.err, run
     [failure] = memctl.answer("oom", "--job", "fills", "--daemon", url)["failures"]
     ended = seconds(failure["at"])
-    in_time = [(ended - when, finding) for when, finding in told if when < ended]
-    assert in_time, (asked, told, run)
+    in_time = [(ended - when, finding) for when, finding in forecasts if when < ended]
+    assert in_time, (asked, forecasts, run)
     left, last = in_time[-1]
     # Early enough to act on: with short steps, the forecast reaches beyond the next step.
     ahead = [finding["evidence"]["steps_ahead"] for _, finding in in_time]

@@ -93,7 +93,7 @@ def test_spawned_workers_are_trainers(memctl: Memctl, script: Any) -> None:
     results = [line for line in run.out.splitlines() if line.startswith("result")]
     assert run.code == 0 and len(results) == 2 and len(set(results)) == 1, run
     for rank in range(2):
-        assert run.told(f"spawned-{rank}")["level"] == "full"
+        assert run.reported(f"spawned-{rank}")["level"] == "full"
     # No variable has their ranks; the process group has them.
     answer = memctl.answer("query", "--job", "spawned")
     assert [(rank["rank"], rank["state"], rank["steps"]) for rank in answer["ranks"]] == [
@@ -141,9 +141,9 @@ def test_beside_pytorchs_own_recorder(memctl: Memctl, script: Any, plain: Plain,
     run = record(memctl, plain, path, "history", TRACE=str(tmp_path / "trace"))
     assert "True True" in run.out, run
     # memctl went on recording when PyTorch's recorder was switched off.
-    assert run.told("later") > run.told("still") > 300
-    assert only_rank(memctl, "history")["events"] >= run.told("later")
-    with open(run.told("trace"), "rb") as file:
+    assert run.reported("later") > run.reported("still") > 300
+    assert only_rank(memctl, "history")["events"] >= run.reported("later")
+    with open(run.reported("trace"), "rb") as file:
         theirs = own_trace(pickle.load(file))
     ours = memctl.events("history")
     assert len(theirs) > 300 and place_of(theirs, ours) is not None, (len(theirs), len(ours))
@@ -229,7 +229,7 @@ def test_several_devices(memctl: Memctl, script: Any, plain: Plain) -> None:
     run = record(memctl, plain, script(HEAD + DEVICES), "devices", FAKE_GPU_COUNT="3")
     answer = memctl.answer("sites", "--job", "devices", "--end")
     found = {rank["device"]: rank["allocated_bytes"] for rank in answer["ranks"]}
-    assert found == {number: run.told(f"allocated-{number}") for number in range(3)}, answer
+    assert found == {number: run.reported(f"allocated-{number}") for number in range(3)}, answer
     assert memctl.answer("query", "--job", "devices")["completeness"]["exact"]
 
 
@@ -254,9 +254,9 @@ def test_two_jobs_one_after_the_other(memctl: Memctl, script: Any, plain: Plain)
         at = {"JOBS": "1", "MEMCTL_DAEMON": daemon.url}
         run = memctl.start([sys.executable, str(path)], at).wait()
         same(plain(memctl, path), run)
-        assert run.told("status")["attached"] is False
+        assert run.reported("status")["attached"] is False
         for job in ("first", "second"):
-            end = run.told(f"end-{job}")
+            end = run.reported(f"end-{job}")
             # A busy daemon may store the last of them after the session has ended: the query takes in what waits.
             assert end["produced"] > 300 and end["dropped"] == 0, end
             answer = memctl.answer("query", "--job", job, "--daemon", daemon.url)

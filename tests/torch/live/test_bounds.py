@@ -34,19 +34,19 @@ MOST_BYTES = 64_000_000
 
 def test_memory_of_the_trainer(memctl: Memctl, script: Any, plain: Plain) -> None:
     """300,000 events that no daemon accepts, with and without the launcher."""
-    path, nobody = script(MANY), Absent()
-    at = {"MEMCTL_DAEMON": nobody.url}
+    path, absent = script(MANY), Absent()
+    at = {"MEMCTL_DAEMON": absent.url}
     by_launcher, by_hand = both(
         lambda: memctl.start_recorded("many", sys.executable, str(path), settings=at).wait(),
         lambda: memctl.start([sys.executable, str(path)], {"ATTACH": "many", **at}).wait(),
     )
-    assert nobody.happened()
-    nobody.stop()
+    assert absent.happened()
+    absent.stop()
     expected = plain(memctl, path)
     for run in (by_launcher, by_hand):
         same(expected, run)
-        assert run.told("status")["produced"] > 300_000, run
-        more = run.told("resident") - expected.told("resident")
+        assert run.reported("status")["produced"] > 300_000, run
+        more = run.reported("resident") - expected.reported("resident")
         assert more <= MOST_BYTES, (more, run)
 
 
@@ -73,8 +73,8 @@ training.report()
 def test_a_burst_is_kept(memctl: Memctl, script: Any) -> None:
     """Three events for each of 100,000 blocks, with a ring of the default size."""
     run = memctl.record("burst", sys.executable, str(script(BURST)))
-    status = run.told("status")
-    assert run.told("burst") > 250_000 and status["dropped"] == 0, run
+    status = run.reported("status")
+    assert run.reported("burst") > 250_000 and status["dropped"] == 0, run
     completeness = memctl.answer("query", "--job", "burst")["completeness"]
     assert completeness["exact"] is True and completeness["events_dropped"] == 0, completeness
     assert completeness["events_stored"] >= status["produced"], (completeness, status)
@@ -110,9 +110,9 @@ def test_a_ring_that_overflows(memctl: Memctl, script: Any, plain: Plain) -> Non
         lambda: plain(memctl, path),
     )
     same(expected, recorded)
-    dropped = recorded.told("dropped")
+    dropped = recorded.reported("dropped")
     assert dropped > 0, recorded
-    status = recorded.told("status")
+    status = recorded.reported("status")
     answer = memctl.answer("query", "--job", "drops")
     completeness = answer["completeness"]
     assert completeness["exact"] is False and completeness["events_dropped"] >= status["dropped"] >= dropped
@@ -121,13 +121,13 @@ def test_a_ring_that_overflows(memctl: Memctl, script: Any, plain: Plain) -> Non
     assert rank["events"] + completeness["events_dropped"] >= status["produced"], (answer, status)
     ends = {end["epoch"]: end for end in rank["epoch_ends"]}
     for epoch in (0, 2, 3):
-        allocated, reserved = recorded.told(f"epoch-{epoch}")
+        allocated, reserved = recorded.reported(f"epoch-{epoch}")
         assert ends[epoch]["exact"] and ends[epoch]["reserved_bytes"] == reserved, (epoch, ends[epoch])
         # The last epoch ends with the program, in the state after its last step: the loss was still alive.
         assert 0 <= ends[epoch]["allocated_bytes"] - allocated <= (4096 if epoch == 3 else 0), (epoch, ends)
     # Between the dropped events and the next snapshot, no response claims to be exact.
-    moment = recorded.told("moment").replace("+00:00", "Z")
+    moment = recorded.reported("moment").replace("+00:00", "Z")
     [then] = memctl.answer("sites", "--job", "drops", "--at", moment)["ranks"]
     assert then["exact"] is False, then
     [after] = memctl.answer("sites", "--job", "drops", "--epoch-end", "2")["ranks"]
-    assert after["exact"] is True and after["allocated_bytes"] == recorded.told("epoch-2")[0], after
+    assert after["exact"] is True and after["allocated_bytes"] == recorded.reported("epoch-2")[0], after

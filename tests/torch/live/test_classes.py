@@ -69,7 +69,7 @@ def tell(name, model, optimizer, inputs=()):
         add(tensor, "inputs")
     for kept in list(saved):
         add(kept.tensor, "activations")
-    listed = {hex(address): told for address, told in known.items() if told[1] != "inputs"}
+    listed = {hex(address): entry for address, entry in known.items() if entry[1] != "inputs"}
     (FOLDER / f"truth-{name}.json").write_text(json.dumps(listed))
 
 def train(model, optimizer, loader, loss_of, middle, clip=None, every=1, autocast=False):
@@ -292,8 +292,8 @@ def test_classes_are_what_pytorch_lists(
     assert run.code == 0, run
     moments = {str(epoch): ["--epoch-end", str(epoch)] for epoch in CHECKED} | {"peak": ["--peak"]}
     for name, moment in moments.items():
-        told = json.loads((tmp_path / f"truth-{name}.json").read_text())
-        truth = {address: (size, kind) for address, (size, kind) in told.items()}
+        recorded = json.loads((tmp_path / f"truth-{name}.json").read_text())
+        truth = {address: (size, kind) for address, (size, kind) in recorded.items()}
         missing = (LISTED | {"activations"} if name == "peak" else LISTED) - {kind for _, kind in truth.values()}
         # There are no gradients in the forward pass.
         assert missing == ({"gradients"} if name == "peak" and within == "forward" else set()), (name, missing)

@@ -87,7 +87,7 @@ def test_a_rank_dies(memctl: Memctl, script: Any, daemon: Daemon, die: str, code
     ranks = by_rank(answered(memctl, daemon))
     assert ranks[1]["failure"] == words and ranks[1]["state"] == "failed", ranks[1]
     for number in range(RANKS):
-        produced = run.told("produced" if number == 1 else f"produced-{number}")
+        produced = run.reported("produced" if number == 1 else f"produced-{number}")
         assert ranks[number]["completeness"]["events_dropped"] == 0
         assert ranks[number]["events"] >= produced > 500, (number, ranks[number], produced)
         if number != 1:
@@ -163,5 +163,5 @@ def test_the_daemon_dies(memctl: Memctl, script: Any, daemon: Daemon) -> None:
     completeness = answer["completeness"]
     assert completeness["exact"] and completeness["events_dropped"] == 0 and completeness["gaps"] == 0, completeness
     for number, rank in by_rank(answer).items():
-        assert rank["events"] >= max(acknowledged[number], run.told(f"produced-{number}")), (rank, acknowledged)
+        assert rank["events"] >= max(acknowledged[number], run.reported(f"produced-{number}")), (rank, acknowledged)
         assert rank["state"] == "finished", rank

@@ -70,7 +70,7 @@ def test_the_end_is_what_it_was(memctl: Memctl, script: Any, plain: Plain, name:
     [rank] = answer["ranks"]
     assert rank["failure"] == failure, rank
     assert rank["state"] == ("finished" if failure is None else "failed")
-    assert rank["events"] >= run.told("produced") > 500, rank
+    assert rank["events"] >= run.reported("produced") > 500, rank
     assert rank["completeness"]["events_dropped"] == 0 and rank["completeness"]["gaps"] == 0
     assert rank["steps"] == 15
 
@@ -125,7 +125,7 @@ def test_interpreter_shutdown_while_others_allocate(memctl: Memctl, script: Any,
     assert run.code == 0 and run.out.endswith("ends\nhalted\n"), run
     [rank] = answer["ranks"]
     assert rank["state"] == "finished" and rank["failure"] is None, rank
-    assert rank["events"] + rank["completeness"]["events_dropped"] > run.told("produced") + 6000, rank
+    assert rank["events"] + rank["completeness"]["events_dropped"] > run.reported("produced") + 6000, rank
 
 
 def test_what_a_program_does_at_its_exit_may_take_its_time(memctl: Memctl, script: Any, plain: Plain) -> None:
@@ -160,6 +160,6 @@ def test_an_end_by_hand(memctl: Memctl, script: Any, plain: Plain) -> None:
         same(plain(memctl, path), run)
         answer = memctl.answer("query", "--job", "hand", "--daemon", daemon.url)
         assert answer["ranks"][0]["failure"] == "ValueError: by hand", answer
-        assert answer["ranks"][0]["events"] >= run.told("produced") > 500
+        assert answer["ranks"][0]["events"] >= run.reported("produced") > 500
     finally:
         daemon.stop()

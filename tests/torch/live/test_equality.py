@@ -37,8 +37,8 @@ def check_events(memctl: Memctl, job: str, rank: int, folder: pathlib.Path) -> N
         trace = own_trace(pickle.load(file)["device_traces"][rank])
     stored = memctl.events(job, rank, device=rank)
     assert len(trace) > 500
-    told = f"rank {rank}: PyTorch has {len(trace)} events, {len(stored)} are stored"
-    assert place_of(trace, stored) is not None, told
+    message = f"rank {rank}: PyTorch has {len(trace)} events, {len(stored)} are stored"
+    assert place_of(trace, stored) is not None, message
 
 
 def check_epochs(answer: dict[str, Any], rank: int, folder: pathlib.Path) -> None:

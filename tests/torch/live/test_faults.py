@@ -69,13 +69,13 @@ def test_switched_off(memctl: Memctl, script: Any, plain: Plain) -> None:
     )
     for run, imported in ((by_launcher, False), (by_hand, True)):
         same(expected, run)
-        assert run.told("agent") is imported and run.told("native") is False and run.told("regions") == []
+        assert run.reported("agent") is imported and run.reported("native") is False and run.reported("regions") == []
         assert not run.lines(), run
     assert not (memctl.folder / "data").exists()
     # Without that, the same script loads all of it.
     on = memctl.record("on", sys.executable, str(path))
     same(expected, on)
-    assert on.told("native") and on.told("regions") and memctl.answer("query", "--job", "on")
+    assert on.reported("native") and on.reported("regions") and memctl.answer("query", "--job", "on")
 
 
 @pytest.mark.parametrize("make", NASTY, ids=lambda make: make.__name__.lower())
@@ -92,7 +92,7 @@ def test_no_daemon_worth_the_name(memctl: Memctl, script: Any, plain: Plain, mak
         peer.stop()
     for run in (by_launcher, by_hand):
         same(plain(memctl, path), run)
-        status = run.told("status")
+        status = run.reported("status")
         assert status["attached"] and status["level"] == "full" and status["produced"] > 1000, status
         assert status["dropped"] == 0 and not status["stored"], status
     # The launcher spools to disk and reports it; the next run with this destination delivers the spool.
@@ -100,7 +100,7 @@ def test_no_daemon_worth_the_name(memctl: Memctl, script: Any, plain: Plain, mak
     daemon = Daemon(memctl, int(peer.url.rsplit(":", 1)[1]))
     try:
         assert memctl("run", "--", "true", **at).code == 0
-        exact(memctl.answer("query", "--job", "away", "--daemon", peer.url), by_launcher.told("status")["produced"])
+        exact(memctl.answer("query", "--job", "away", "--daemon", peer.url), by_launcher.reported("status")["produced"])
     finally:
         daemon.stop()
 
@@ -119,7 +119,7 @@ def test_slow_daemon(memctl: Memctl, script: Any, plain: Plain, daemon: Daemon) 
     for run in (by_launcher, by_hand):
         same(plain(memctl, path), run)
     answer = memctl.answer("query", "--job", "slow", "--daemon", daemon.url)
-    exact(answer, by_launcher.told("status")["produced"])
+    exact(answer, by_launcher.reported("status")["produced"])
     # Without a launcher the process does not wait for a slow daemon: what arrived is the beginning, without a gap.
     at_daemon = ("--daemon", daemon.url)
     part = [event[:2] for event in memctl.events("slow-by-hand", flags=at_daemon)]
@@ -150,7 +150,7 @@ def test_daemon_killed_and_started_again(memctl: Memctl, script: Any, plain: Pla
         same(plain(memctl, path), run)
         answer = memctl.answer("query", "--job", job, "--daemon", daemon.url)
         if job == "again":
-            exact(answer, run.told("status")["produced"])
+            exact(answer, run.reported("status")["produced"])
         assert answer["completeness"]["events_dropped"] == 0, answer["completeness"]
 
 
@@ -198,7 +198,7 @@ def test_disk_full(memctl: Memctl, script: Any, plain: Plain, small_disk: pathli
     run = going.wait()
     peer.stop()
     same(plain(memctl, path), run)
-    status = run.told("status")
+    status = run.reported("status")
     assert status["attached"] and status["produced"] > 1000, status
     # memctl reports how much is lost, and the training succeeds.
     said = [line for line in run.lines() if "had no room and are lost" in line]

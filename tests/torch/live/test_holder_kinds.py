@@ -47,10 +47,10 @@ def weighed(weight: torch.nn.Parameter) -> tuple[int, int]:
 def test_hooks_of_a_tensor_are_one_holder() -> None:
     weight = torch.nn.Parameter(torch.ones(3))
     HELD.append(weight)
-    told = only(_holders.find(_native, [weighed(weight) for _ in range(40)], BUDGET_MS))
-    assert (told["kind"], told["holder"], told["blocks"], told["length"]) == ("hook", "container", 40, 40), told
+    entry = only(_holders.find(_native, [weighed(weight) for _ in range(40)], BUDGET_MS))
+    assert (entry["kind"], entry["holder"], entry["blocks"], entry["length"]) == ("hook", "container", 40, 40), entry
     expected = "cell `scale` of function `<lambda>`, 40 tensors, referenced by 40 backward hooks of `Parameter`"
-    assert told["sentence"] == expected
+    assert entry["sentence"] == expected
     # The search skips the globals and builtins of functions, because many functions share them.
     function = next(iter(HELD[0]._backward_hooks.values()))
     assert _answer._referents(function) == [function.__closure__]
@@ -63,9 +63,9 @@ def batches(count: int) -> Iterator[list[tuple[int, int]]]:
 
 def test_a_generator_that_only_a_loop_refers_to_is_a_root() -> None:
     for blocks in batches(40):
-        told = only(_holders.find(_native, blocks, BUDGET_MS))
-        assert (told["kind"], told["holder"], told["blocks"]) == ("list", "container", 40), told
-        assert told["sentence"] == "list `past`, a local variable of function `batches`, 40 tensors"
+        entry = only(_holders.find(_native, blocks, BUDGET_MS))
+        assert (entry["kind"], entry["holder"], entry["blocks"]) == ("list", "container", 40), entry
+        assert entry["sentence"] == "list `past`, a local variable of function `batches`, 40 tensors"
     waiting = batches(2)
     assert _roots.frame_of(waiting) is not None, "it has not begun, and holds its arguments"
     assert next(waiting) and _roots.frame_of(waiting) is not None
@@ -105,10 +105,10 @@ def test_lists_under_the_keys_of_a_dict_are_one_holder() -> None:
     probe = Probe()
     HELD.append(probe)
     blocks = [block_of(tensor) for one in probe.acts.values() for tensor in one]
-    told = only(_holders.find(_native, blocks, BUDGET_MS))
-    assert told["sentence"] == "4 lists in `acts` of `Probe`, 40 tensors", told
-    assert (told["blocks"], told["tensors"], told["length"], told["is_bounded"]) == (40, 40, 40, False), told
-    assert told["chain"][-3:] == ["dict, 4 items", "4 lists, 40 items", "Tensor"], told
+    entry = only(_holders.find(_native, blocks, BUDGET_MS))
+    assert entry["sentence"] == "4 lists in `acts` of `Probe`, 40 tensors", entry
+    assert (entry["blocks"], entry["tensors"], entry["length"], entry["is_bounded"]) == (40, 40, 40, False), entry
+    assert entry["chain"][-3:] == ["dict, 4 items", "4 lists, 40 items", "Tensor"], entry
 
 
 class Average:
@@ -129,11 +129,11 @@ def test_a_graph_that_is_longer_than_a_slice_is_gone_through_from_its_oldest_end
         search = _holders.begin(_native, blocks[:200], BUDGET_MS)
         while search.answer is None:
             search.slice()
-        told = only(search.answer)
-        assert "tensor `total` of `Average`" in told["sentence"], told
-        if told["blocks"] == 200:
+        entry = only(search.answer)
+        assert "tensor `total` of `Average`" in entry["sentence"], entry
+        if entry["blocks"] == 200:
             return
-    raise AssertionError(told)
+    raise AssertionError(entry)
 
 
 def test_the_graph_of_a_tensor_that_is_replaced_meanwhile_is_told_of_as_it_was() -> None:
@@ -200,7 +200,7 @@ def test_where_what_held_a_tensor_was_replaced_nothing_is_said_of_cpp() -> None:
     put_before_graphs(search, replaced)
     while search.answer is None:
         search.slice()
-    assert [told for told in search.answer["holders"] if told["holder"] == "cpp"] == [], search.answer
+    assert [entry for entry in search.answer["holders"] if entry["holder"] == "cpp"] == [], search.answer
     assert not search.answer["complete"], search.answer
 
 
@@ -222,8 +222,8 @@ def test_with_the_collector_off_the_newest_cycles_are_found_without_the_whole_he
             search.slice()
     finally:
         gc.enable()
-    told = next(holder for holder in search.answer["holders"] if holder["kind"] == "cycle")
-    assert (told["blocks"], told["collector"]) == (60, "off"), search.answer
+    entry = next(holder for holder in search.answer["holders"] if holder["kind"] == "cycle")
+    assert (entry["blocks"], entry["collector"]) == (60, "off"), search.answer
     # Fewer visits than in one pass over the whole heap, although a slice without time visits some again.
     assert search._in_heap.of_holders.counts()[0] < 200_000, search.answer
 
@@ -243,8 +243,8 @@ def test_what_the_cache_of_autocast_holds_is_said_to_be() -> None:
         pytest.skip("this torch does not count what C++ holds")
     with torch.autocast("cpu", torch.bfloat16):
         blocks = cast(20)
-        told = only(sliced(blocks))
-        assert (told["holder"], told["pattern"], told["blocks"]) == ("cpp", "autocast_cache", 20), told
+        entry = only(sliced(blocks))
+        assert (entry["holder"], entry["pattern"], entry["blocks"]) == ("cpp", "autocast_cache", 20), entry
         # From another thread, the main thread is queried.
         answers: list[Any] = []
         thread = threading.Thread(target=lambda: answers.append(sliced(blocks)))
@@ -282,9 +282,9 @@ def test_what_cpp_alone_holds_is_not_autocast_s_where_that_is_off() -> None:
     blocks, kept = [block_of(weight)], weight * 2
     assert not _cpp.is_of_cpp_alone(torch, kept), "Python holds it"
     del weight
-    told = only(_holders.find(_native, blocks, BUDGET_MS))
+    entry = only(_holders.find(_native, blocks, BUDGET_MS))
     # Its graph names the holder.
-    assert "a leaf of the graph" in told["sentence"] and "`kept`" in told["sentence"], told
+    assert "a leaf of the graph" in entry["sentence"] and "`kept`" in entry["sentence"], entry
 
 
 def test_the_module_that_was_started_has_two_names_in_a_spawned_process(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -297,8 +297,8 @@ def test_the_module_that_was_started_has_two_names_in_a_spawned_process(monkeypa
     assert _roots.main_names() == ["__main__", "__mp_main__"]
     kept = vars(module)["Worker"].answered
     kept.extend(torch.ones(3) for _ in range(5))
-    told = only(_holders.find(_native, [block_of(tensor) for tensor in kept], BUDGET_MS))
-    assert "list `answered` of class `Worker`" in told["sentence"], told
+    entry = only(_holders.find(_native, [block_of(tensor) for tensor in kept], BUDGET_MS))
+    assert "list `answered` of class `Worker`" in entry["sentence"], entry
 
 
 def test_a_search_goes_on_with_the_blocks_that_live_now() -> None:

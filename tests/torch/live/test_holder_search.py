@@ -370,10 +370,10 @@ def test_a_bound_in_the_code_is_found_by_a_search() -> None:
     for number in range(5):
         cache.put(number, torch.ones(3))
     HELD.append(cache)
-    told = only(_holders.find(_native, [block_of(tensor) for tensor in cache.items.values()], BUDGET_MS))
+    entry = only(_holders.find(_native, [block_of(tensor) for tensor in cache.items.values()], BUDGET_MS))
     HELD.clear()
-    facts = tuple(told[key] for key in ("name", "owner", "length", "is_bounded", "limit"))
-    assert facts == ("items", "Evicting", 5, True, 70), told
+    facts = tuple(entry[key] for key in ("name", "owner", "length", "is_bounded", "limit"))
+    assert facts == ("items", "Evicting", 5, True, 70), entry
 
 
 def test_bounds_and_lengths_are_told() -> None:
@@ -417,9 +417,9 @@ def test_bounds_and_lengths_are_told() -> None:
         HELD.append({name: holder})
         if blocks is None:
             blocks = [block_of(tensor) for tensor in getattr(holder, "items", holder)]
-        told = only(_holders.find(_native, blocks, BUDGET_MS))
-        facts = tuple(told[key] for key in ("holder", "type", "length", "is_bounded", "limit"))
-        assert facts == expected and told["blocks"] == 5, (name, told)
+        entry = only(_holders.find(_native, blocks, BUDGET_MS))
+        facts = tuple(entry[key] for key in ("holder", "type", "length", "is_bounded", "limit"))
+        assert facts == expected and entry["blocks"] == 5, (name, entry)
         HELD.clear()
 
 
@@ -443,11 +443,11 @@ def test_a_cache_that_keeps_models_is_the_holder_and_not_their_parts() -> None:
     models.clear()
     HELD.append(Model)
     try:
-        told = only(_holders.find(_native, blocks, BUDGET_MS))
+        entry = only(_holders.find(_native, blocks, BUDGET_MS))
     finally:
         Model.anchors.cache_clear()
-    facts = (told["holder"], told["type"], told["name"], told["owner"], told["limit"], told["blocks"])
-    assert facts == ("cache", "functools.lru_cache", "anchors", "Model", 32, 96), told
+    facts = (entry["holder"], entry["type"], entry["name"], entry["owner"], entry["limit"], entry["blocks"])
+    assert facts == ("cache", "functools.lru_cache", "anchors", "Model", 32, 96), entry
 
 
 def test_threads_that_wait_are_one_holder() -> None:
@@ -466,14 +466,14 @@ def test_threads_that_wait_are_one_holder() -> None:
         thread.start()
         ready.acquire()
     try:
-        told = only(_holders.find(_native, blocks, BUDGET_MS))
+        entry = only(_holders.find(_native, blocks, BUDGET_MS))
     finally:
         over.set()
         for thread in readers:
             thread.join()
-    assert (told["holder"], told["threads"], told["blocks"]) == ("thread", 6, 6), told
-    assert (told["name"], told["owner"]) == ("cache", "reader") or told["owner"].endswith(".reader"), told
-    assert "reader` (test_holder_search.py:" in told["thread"], told
+    assert (entry["holder"], entry["threads"], entry["blocks"]) == ("thread", 6, 6), entry
+    assert (entry["name"], entry["owner"]) == ("cache", "reader") or entry["owner"].endswith(".reader"), entry
+    assert "reader` (test_holder_search.py:" in entry["thread"], entry
 
 
 def loop_back(held_by: list[Any]) -> tuple[int, int]:
@@ -489,8 +489,8 @@ def test_a_cycle_is_one_only_if_nothing_holds_it() -> None:
     gc.disable()
     try:
         blocks = [loop_back([]) for _ in range(6)]
-        told = only(_holders.find(_native, blocks, BUDGET_MS))
-        assert (told["holder"], told["collector"], told["blocks"]) == ("cycle", "off", 6), told
+        entry = only(_holders.find(_native, blocks, BUDGET_MS))
+        assert (entry["holder"], entry["collector"], entry["blocks"]) == ("cycle", "off", 6), entry
         loops: list[Any] = []
         blocks = [loop_back(loops)]
         # The reference is in C, where no Python object leads to it.
@@ -552,8 +552,8 @@ def test_what_autograd_alone_holds_is_said_to_be() -> None:
 
     blocks = [block for _ in range(3) for block in fit()]
     answer = _holders.find(_native, blocks, BUDGET_MS)
-    told = only(answer)
-    assert (told["holder"], told["pattern"], told["blocks"]) == ("cpp", "create_graph", 6), answer
+    entry = only(answer)
+    assert (entry["holder"], entry["pattern"], entry["blocks"]) == ("cpp", "create_graph", 6), answer
     assert answer["complete"], answer
 
 
@@ -585,9 +585,9 @@ def test_two_holders_are_told_in_their_order() -> None:
     blocks = [block_of(tensor) for tensor in (*first, *second.values())]
     del first, second
     answers = [_holders.find(_native, blocks, BUDGET_MS) for _ in range(3)]
-    told = [[(one["kind"], one["blocks"], one["sentence"]) for one in answer["holders"]] for answer in answers]
-    assert [entry[:2] for entry in told[0]] == [("list", 5), ("dict", 1)], told
-    assert told[0] == told[1] == told[2]
+    listed = [[(one["kind"], one["blocks"], one["sentence"]) for one in answer["holders"]] for answer in answers]
+    assert [entry[:2] for entry in listed[0]] == [("list", 5), ("dict", 1)], listed
+    assert listed[0] == listed[1] == listed[2]
 
 
 def test_locals_are_seen_without_a_change_of_their_frames() -> None:

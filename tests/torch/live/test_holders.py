@@ -68,7 +68,7 @@ def test_the_list_that_holds_a_sites_tensors_is_named(memctl: Memctl, script: An
     assert run.code == 0 and run.out == "ended\n", run
 
 
-def test_whoever_forbids_it_is_not_searched(memctl: Memctl, script: Any, daemon: Daemon) -> None:
+def test_a_process_that_forbids_it_is_not_searched(memctl: Memctl, script: Any, daemon: Daemon) -> None:
     going = started(memctl, script(LEAK), daemon, "closed", MEMCTL_HOLDERS="off")
     going.until(lambda: is_known(memctl, daemon, "closed"), "the site is known")
     refused = memctl("holders", "--job", "closed", "--site", "remember", "--daemon", daemon.url)

@@ -50,8 +50,8 @@ def recorded(memctl: Memctl, job: str, train: Any, epochs: int, *flags: str) -> 
 def test_a_leak_ends_with_its_chain_and_nothing_else_changes(memctl: Memctl, script: Any) -> None:
     train = script(LEAK)
     asked = recorded(memctl, "asked", train, 0)
-    assert asked.told("searched") is True, asked
-    epochs = asked.told("epochs")
+    assert asked.reported("searched") is True, asked
+    epochs = asked.reported("epochs")
     [finding] = [one for one in memctl.answer("diagnose", "--job", "asked")["findings"] if one["kind"] == "leak"]
     holders = finding["holders"]
     assert holders["unasked"] is True and holders["failure"] is None, finding
@@ -64,7 +64,7 @@ def test_a_leak_ends_with_its_chain_and_nothing_else_changes(memctl: Memctl, scr
 
     # As many epochs, with `--no-holders`: no search, and the same result.
     plain = recorded(memctl, "plain", train, epochs, "--no-holders")
-    assert plain.told("searched") is False, plain
+    assert plain.reported("searched") is False, plain
     [finding] = [one for one in memctl.answer("diagnose", "--job", "plain")["findings"] if one["kind"] == "leak"]
     assert finding["holders"] is None, finding
     alone = memctl.start([sys.executable, str(train), str(epochs)], {}).wait()
@@ -116,9 +116,9 @@ def test_a_server_that_waits_is_asked_and_answers(memctl: Memctl, script: Any) -
                 "holders", "--job", "server", "--site", "answer", "--budget", "5s", "--daemon", daemon.url, "-o", "json"
             )
 
-        told: list[Run] = []
-        going.until(lambda: bool(told.append(answer())) or told[-1].code == 0, "it answers")
-        found = json.loads(told[-1].out)
+        runs: list[Run] = []
+        going.until(lambda: bool(runs.append(answer())) or runs[-1].code == 0, "it answers")
+        found = json.loads(runs[-1].out)
         [holder] = found["holders"]
         assert "dict `seen` of `Server`" in holder["sentence"], found
         assert (holder["holder"], holder["bound"]) == ("container", "unbounded"), found
@@ -167,5 +167,5 @@ def test_a_search_keeps_no_tensor_alive(memctl: Memctl, script: Any) -> None:
     train = script(PEAK)
     searched = memctl("run", "--job", "searched", "--", sys.executable, str(train), "slow")
     alone = memctl("run", "--no-holders", "--job", "alone", "--", sys.executable, str(train), "fast")
-    assert searched.told("searched") is True and alone.told("searched") is False, searched
-    assert searched.told("peak") == alone.told("peak")
+    assert searched.reported("searched") is True and alone.reported("searched") is False, searched
+    assert searched.reported("peak") == alone.reported("peak")

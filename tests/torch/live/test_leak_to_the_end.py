@@ -51,9 +51,9 @@ def test_a_leak_until_out_of_memory_is_one_finding_and_one_critical_alert(
     assert run.code == 1 and "OutOfMemoryError" in run.err, run
 
     answer = memctl.answer("query", "--job", "full", "--daemon", daemon.url)
-    told = [finding for finding in answer["findings"] if finding["severity"] != "info"]
-    assert [finding["kind"] for finding in told] == ["leak"], told
-    [leak] = told
+    serious = [finding for finding in answer["findings"] if finding["severity"] != "info"]
+    assert [finding["kind"] for finding in serious] == ["leak"], serious
+    [leak] = serious
     assert leak["severity"] == "critical" and "remember (train.py:" in leak["title"], leak
     assert "rank 0 ran out of memory" in leak["title"] and "120 MiB" in leak["title"], leak
     assert leak["time_to_oom_seconds"] is None, leak
@@ -141,7 +141,7 @@ def test_the_time_to_out_of_memory_is_true_half_way(memctl: Memctl, script: Any,
     for name, course in going.items():
         run = course.wait()
         assert run.code == 1 and "OutOfMemoryError" in run.err, (name, run)
-        began = run.told("began")
+        began = run.reported("began")
         stored = memctl("oom", "--job", name, "--daemon", url, "-o", "json")
         assert stored.code == 0, (name, stored, run)
         [failure] = json.loads(stored.out)["failures"]
@@ -149,8 +149,8 @@ def test_the_time_to_out_of_memory_is_true_half_way(memctl: Memctl, script: Any,
         half = (began + ended) / 2
         until = datetime.datetime.fromtimestamp(half, datetime.timezone.utc).isoformat().replace("+00:00", "Z")
         answer = memctl.answer("query", "--job", name, "--until", until, "--daemon", url)
-        told = [finding["time_to_oom_seconds"] for finding in answer["findings"] if finding["kind"] == "leak"]
-        figures = [figure for figure in told if figure is not None]
+        times = [finding["time_to_oom_seconds"] for finding in answer["findings"] if finding["kind"] == "leak"]
+        figures = [figure for figure in times if figure is not None]
         ratio = figures[0] / (ended - half) if len(figures) == 1 else None
         if ratio is None or not NEAR[0] <= ratio <= NEAR[1]:
             wrong.append((name, ratio, ended - half, answer["findings"]))

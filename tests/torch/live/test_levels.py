@@ -55,7 +55,7 @@ def test_a_hook_that_cannot_be_compiled(memctl: Memctl, script: Any, plain: Plai
     run = record(memctl, plain, script(SCRIPT), "uncompiled", CXX="/bin/false", MEMCTL_CACHE=str(empty))
     # The compiler was really called, and its output is kept.
     assert list(empty.glob("shim/*.log")) and not list(empty.glob("shim/*.so")), list(empty.rglob("*"))
-    assert run.told("status")["level"] == "blocks"
+    assert run.reported("status")["level"] == "blocks"
     line = level_line(run)
     assert "level blocks" in line and "could not compile the shim" in line and ".log" in line, line
     answer = memctl.answer("query", "--job", "uncompiled")
@@ -71,7 +71,7 @@ def test_a_hook_that_cannot_be_compiled(memctl: Memctl, script: Any, plain: Plai
 def test_cuda_malloc_async(memctl: Memctl, script: Any, plain: Plain) -> None:
     conf = {"PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"}
     run = record(memctl, plain, script(SCRIPT), "async", **conf)
-    assert run.told("status")["level"] == "blocks"
+    assert run.reported("status")["level"] == "blocks"
     line = level_line(run)
     assert "cudaMallocAsync" in line and "remove `backend:cudaMallocAsync`" in line, line
     [rank] = memctl.answer("query", "--job", "async")["ranks"]
@@ -90,7 +90,7 @@ def test_no_caching(memctl: Memctl, script: Any, plain: Plain) -> None:
 def test_stacks_can_be_left_out(memctl: Memctl, script: Any, plain: Plain, stacks: str) -> None:
     run = record(memctl, plain, script(SCRIPT), "stackless", MEMCTL_STACKS=stacks)
     level = {"0": "no-stacks", "1": "full"}[stacks]
-    assert run.told("status")["level"] == level and not [line for line in run.lines() if "level" in line], run
+    assert run.reported("status")["level"] == level and not [line for line in run.lines() if "level" in line], run
     [rank] = memctl.answer("sites", "--job", "stackless", "--end")["ranks"]
     assert any(site["stack"] for site in rank["sites"]) is (stacks == "1"), rank
     [rank] = memctl.answer("query", "--job", "stackless")["ranks"]

@@ -73,7 +73,7 @@ def test_who_attaches_is_asked_while_it_runs_and_survives_its_service(
     run = going.wait()
     assert run.code == 0, run
     answer = ask(memctl, served, "query", "notebook")
-    assert answer["ranks"][0]["events"] >= run.told("produced") > 100, answer
+    assert answer["ranks"][0]["events"] >= run.reported("produced") > 100, answer
     assert answer["completeness"]["exact"] and answer["job"]["state"] == "finished", answer
 
 
@@ -110,7 +110,7 @@ def test_a_training_outlives_its_launcher(memctl: Memctl, script: Any, served: d
     going.go_on("recorded")
     going.until_said("is recorded on by the process itself")
     going.go_on("killed")
-    status = going.until_said("TELL done").told("status")
+    status = going.until_said("TELL done").reported("status")
     assert status["attached"] and status["mode"] == "thread" and status["level"] == "full", status
     until(lambda: events() >= before + status["produced"], lambda: (before, status, events()))
     answer = ask(memctl, served, "query", "outlives")

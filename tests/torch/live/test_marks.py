@@ -95,7 +95,7 @@ def test_a_script_without_a_line_for_us(memctl: Memctl, script: Any, plain: Plai
     ends = {end["epoch"]: end for end in rank["epoch_ends"]}
     assert [ends[epoch]["step"] for epoch in range(EPOCHS)] == [STEPS * (epoch + 1) - 1 for epoch in range(EPOCHS)]
     for epoch in range(EPOCHS):
-        assert ends[epoch]["allocated_bytes"] == run.told(f"allocated-{epoch}") and ends[epoch]["exact"]
+        assert ends[epoch]["allocated_bytes"] == run.reported(f"allocated-{epoch}") and ends[epoch]["exact"]
     marks = ranges(memctl, "unmodified", tmp_path)
     begun = [name for stage, name in marks if stage == "START"]
     for phase, count in (("forward", 15), ("backward", 15), ("optimizer", 15), ("train", EPOCHS), ("eval", EPOCHS)):
@@ -135,7 +135,7 @@ def test_ranges_by_hand(memctl: Memctl, script: Any, plain: Plain, tmp_path: pat
     ends = {end["epoch"]: end for end in rank["epoch_ends"]}
     assert {7, 8} <= ends.keys() and ends[7]["step"] == 103 and ends[8]["step"] == 107, ends
     for epoch in (7, 8):
-        assert ends[epoch]["allocated_bytes"] == run.told(f"allocated-{epoch}") and ends[epoch]["exact"]
+        assert ends[epoch]["allocated_bytes"] == run.reported(f"allocated-{epoch}") and ends[epoch]["exact"]
     assert rank["steps"] == 8, rank
     begun = [name for stage, name in ranges(memctl, "hand", tmp_path) if stage == "START"]
     assert sum("everything" in name for name in begun) == 8, begun

@@ -105,11 +105,11 @@ def test_a_snapshot_has_its_names_and_gives_them_back(memctl: Memctl, script: An
     kept = ("alloc", "annotate")
     with path.open("rb") as first, again.open("rb") as second:
         entries = [pickle.load(file)["device_traces"][0] for file in (first, second)]
-    told = [
+    listed = [
         [(entry["action"], entry["addr"], entry.get("user_metadata", "")) for entry in trace if entry["action"] in kept]
         for trace in entries
     ]
-    assert told[0] == told[1] and any(name == "KV cache" for _, _, name in told[0])
+    assert listed[0] == listed[1] and any(name == "KV cache" for _, _, name in listed[0])
     assert memctl("import", str(again), "--job", "again").code == 0
     check(memctl, "again")
 

@@ -96,9 +96,9 @@ def test_what_cupys_pool_tells_is_stored_with_lines(memctl: Memctl, script: Any,
     truth = json.loads(said.read_text())
     stored = memctl.events("arrays")
     # `segment_free` is inferred: the pool does not report it.
-    told = [event for event in stored if event[0] != "segment_free"]
-    assert told[:-1] == [tuple(event) for event in truth["ledger"]]
-    assert told[-1][:3] == ("oom", 1 << 40, 1000)
+    events = [event for event in stored if event[0] != "segment_free"]
+    assert events[:-1] == [tuple(event) for event in truth["ledger"]]
+    assert events[-1][:3] == ("oom", 1 << 40, 1000)
     assert any(event[0] == "segment_free" for event in stored)
     answer = memctl.answer("query", "--job", "arrays")
     ends = answer["ranks"][0]["epoch_ends"]

@@ -50,8 +50,8 @@ def test_children_by_every_start_method(memctl: Memctl, script: Any, method: str
     run = memctl.record("children", sys.executable, str(script(CHILDREN)), method)
     assert run.code == 0 and sorted(run.out.splitlines()) == ["main 30", "rollout-0 30", "rollout-1 30"], run
     for name, role in (("rollout-0", "rollout"), ("rollout-1", "rollout"), ("main", None)):
-        told, parent = run.told(f"role-{name}"), run.told(f"parent-{name}")
-        assert told[0] == role and (parent is None or told[1] == parent), (name, run)
+        found, parent = run.reported(f"role-{name}"), run.reported(f"parent-{name}")
+        assert found[0] == role and (parent is None or found[1] == parent), (name, run)
     # 30 blocks of 4 MiB in 6 segments, in each of three processes.
     assert sessions(memctl, "children") >= 3 * 36, run
 
@@ -149,9 +149,9 @@ def test_a_hook_for_another_build_of_torch_is_refused(memctl: Memctl, script: An
         "small.tell('status', small.status())\nsmall.tell('build', build)\n"
     )
     run = memctl.record("misfit", sys.executable, str(script(text)))
-    status = run.told("status")
+    status = run.reported("status")
     assert run.code == 0 and status["level"] == "blocks", run
-    assert f"was built for torch {run.told('build')}, this is torch" in status["trouble"], status
+    assert f"was built for torch {run.reported('build')}, this is torch" in status["trouble"], status
 
 
 ATTACHED = """
@@ -183,7 +183,7 @@ def test_what_waits_at_the_default_address_is_in_the_local_store(memctl: Memctl,
     assert run.code == 0, run
     answer = asked(memctl, "query", "--job", "alone")
     [rank] = answer["ranks"]
-    assert rank["events"] >= run.told("produced") > 100 and rank["state"] == "finished", answer
+    assert rank["events"] >= run.reported("produced") > 100 and rank["state"] == "finished", answer
     assert answer["completeness"]["exact"], answer
     # The spool is imported exactly once.
     assert not list(pathlib.Path(memctl.environment["XDG_DATA_HOME"]).rglob("*.spool"))
@@ -197,7 +197,7 @@ def test_what_was_on_disk_survives_a_kill(memctl: Memctl, script: Any) -> None:
     folder = pathlib.Path(memctl.environment["XDG_DATA_HOME"])
     # The worker packs new events within a second and writes them to disk, because no daemon accepts them.
     going.until(lambda: sum(file.stat().st_size for file in folder.rglob("*.spool")) > 4096, "something on disk")
-    produced = going.now().told("produced")
+    produced = going.now().reported("produced")
     # A query made meanwhile reports that a process still records to disk.
     asking = finish([memctl.command, "jobs"], memctl.environment)
     assert f"process {going.pid} records job alone to disk" in asking.err, asking
@@ -222,7 +222,7 @@ def asked(memctl: Memctl, *arguments: str) -> Any:
 
 
 @pytest.fixture(autouse=True)
-def nobody_answers_by_default(memctl: Memctl, tmp_path: pathlib.Path) -> None:
+def no_daemon_answers_by_default(memctl: Memctl, tmp_path: pathlib.Path) -> None:
     """These tests use the user's own daemon; in this folder none runs."""
     memctl.environment["XDG_RUNTIME_DIR"] = str(tmp_path)
     assert "MEMCTL_DAEMON" not in os.environ or os.environ.pop("MEMCTL_DAEMON")

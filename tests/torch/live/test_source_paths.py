@@ -56,27 +56,27 @@ def training(tmp_path: pathlib.Path) -> pathlib.Path:
     return lab / "secret_train.py"
 
 
-def all_that_is_told(memctl: Memctl, job: str, *where: str) -> str:
+def all_output(memctl: Memctl, job: str, *where: str) -> str:
     """Every response about a job, and its export, as text."""
-    told: list[Any] = [memctl.answer("jobs", *where)]
+    answers: list[Any] = [memctl.answer("jobs", *where)]
     for question in (["query"], ["leaks", "--all"], ["sites", "--end", "--all-frames"], ["diagnose"], ["timeline"]):
-        told.append(memctl.answer(*question, "--job", job, *where))
+        answers.append(memctl.answer(*question, "--job", job, *where))
     exported = memctl.folder / f"{job}.pickle"
     done = memctl("export", "--job", job, "--rank", "0", "--format", "memory-viz", "-f", str(exported), *where)
     assert done.code == 0, done
-    told.append(pickle.loads(exported.read_bytes()))
-    return repr(told)
+    answers.append(pickle.loads(exported.read_bytes()))
+    return repr(answers)
 
 
-def check(form: str, told: str, run: Run) -> None:
-    assert "FileNotFoundError: [Errno 2] No such file or directory: " in told, (told[:2000], run)
-    assert "forward" in told and "/site-packages/torch/nn/modules/linear.py" in told, (told[:2000], run)
+def check(form: str, text: str, run: Run) -> None:
+    assert "FileNotFoundError: [Errno 2] No such file or directory: " in text, (text[:2000], run)
+    assert "forward" in text and "/site-packages/torch/nn/modules/linear.py" in text, (text[:2000], run)
     if form == "full":
-        assert "/lab-of-ann/secretlab/secret_net.py" in told and "/srv/secretlab/weights 1.bin" in told, told[:2000]
+        assert "/lab-of-ann/secretlab/secret_net.py" in text and "/srv/secretlab/weights 1.bin" in text, text[:2000]
     else:
-        assert "lab-of-ann" not in told and "/srv/" not in told, told[:2000]
-        assert ("secretlab/secret_net.py" in told) == (form == "short"), told[:2000]
-        assert ("secret" in told) == (form == "short"), told[:2000]
+        assert "lab-of-ann" not in text and "/srv/" not in text, text[:2000]
+        assert ("secretlab/secret_net.py" in text) == (form == "short"), text[:2000]
+        assert ("secret" in text) == (form == "short"), text[:2000]
 
 
 @pytest.mark.parametrize("form", ["full", "short", "hashed"])
@@ -85,7 +85,7 @@ def test_private_names_stay_under_the_launcher(memctl: Memctl, training: pathlib
     argv = memctl.argv("run", "--job", "named", "--source-paths", form, "--", sys.executable, str(training))
     run = memctl.start(["env", "-C", str(training.parent), *argv], {}).wait()
     assert run.code == 1, run
-    check(form, all_that_is_told(memctl, "named"), run)
+    check(form, all_output(memctl, "named"), run)
 
 
 @pytest.mark.parametrize("form", ["full", "short", "hashed"])
@@ -97,10 +97,10 @@ def test_private_names_stay_where_a_process_attaches_by_itself(
         argv = ["env", "-C", str(training.parent), sys.executable, str(training), "named", daemon.url]
         run = memctl.start(argv, {"MEMCTL_SOURCE_PATHS": form}).wait()
         assert run.code == 1, run
-        told = all_that_is_told(memctl, "named", "--daemon", daemon.url)
+        text = all_output(memctl, "named", "--daemon", daemon.url)
     finally:
         daemon.stop()
-    check(form, told, run)
+    check(form, text, run)
 
 
 def test_nothing_is_recorded_where_names_cannot_be_hidden_as_asked(memctl: Memctl, training: pathlib.Path) -> None:

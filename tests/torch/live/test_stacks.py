@@ -47,7 +47,7 @@ def test_stacks_are_pytorchs_own(memctl: Memctl, script: Any, plain: Plain, tmp_
         lambda: plain(memctl, path, str(tmp_path / "plain.pickle")),
     )
     same(expected, run)
-    status = run.told("status")
+    status = run.reported("status")
     assert status["level"] == "full" and status["stacks_lost"] == 0, status
     exported = tmp_path / "exported.pickle"
     done = memctl("export", "--job", "history", "--rank", "0", "--format", "memory-viz", "-f", str(exported))
@@ -98,8 +98,8 @@ def test_code_that_died_is_not_named(memctl: Memctl, script: Any, plain: Plain) 
     )
     same(expected, run)
     # Addresses were reused: most of the functions were at the address of an earlier one.
-    assert run.told("met-again") > 150, run
-    assert run.told("status")["stacks_lost"] == 0, run
+    assert run.reported("met-again") > 150, run
+    assert run.reported("status")["stacks_lost"] == 0, run
     [rank] = memctl.answer("sites", "--job", "dying", "--end")["ranks"]
     made = {}
     for site in rank["sites"]:

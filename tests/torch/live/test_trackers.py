@@ -101,26 +101,25 @@ def check_values(seen: list[Any], peak: int) -> None:
 
 def test_a_summary_has_the_counters_and_the_daemons_verdict(memctl: Memctl, script: Any, served: Served) -> None:
     ran = run(memctl, script, training(), DAEMON=served.url)
-    seen, found = ran.told("seen"), ran.told("summary")
-    check_values(seen, ran.told("peak"))
-    assert found["peak_allocated_bytes"] == ran.told("peak") and found["recording"] == "full", found
+    seen, found = ran.reported("seen"), ran.reported("summary")
+    check_values(seen, ran.reported("peak"))
+    assert found["peak_allocated_bytes"] == ran.reported("peak") and found["recording"] == "full", found
     assert found["job"] == "tracked" and found["page_url"] == f"{served.page}/jobs/tracked", found
     assert found["verdict"] in ("growing", "filling", "not_enough_data") and found["verdict_sentence"], found
     assert found["floor_bytes"] >= 9 << 20 and found["epoch_peak_allocated_bytes"] <= found["peak_allocated_bytes"]
     assert found["growth_bytes_per_epoch"] == 1 << 20, found
     assert all(type(value) in (int, float, str, type(None)) for value in found.values()), "it is flat"
-    assert "verdict" not in ran.told("short") and ran.told("short")["allocated_bytes"] > 0
+    assert "verdict" not in ran.reported("short") and ran.reported("short")["allocated_bytes"] > 0
     assert not [line for line in ran.lines() if "recording as job" not in line], ran
 
 
 def test_without_a_daemon_the_counters_stay_and_the_reason_is_there(memctl: Memctl, script: Any) -> None:
     ran = run(memctl, script, training(), MEMCTL_DAEMON=NOWHERE)
-    check_values(ran.told("seen"), ran.told("peak"))
-    found = ran.told("summary")
-    assert found["peak_allocated_bytes"] == ran.told("peak") and found["daemon_reason"] and "verdict" not in found, (
-        found
-    )
-    assert not any("memctl/floor_bytes" in values for _, values in ran.told("seen"))
+    check_values(ran.reported("seen"), ran.reported("peak"))
+    found = ran.reported("summary")
+    peak = ran.reported("peak")
+    assert found["peak_allocated_bytes"] == peak and found["daemon_reason"] and "verdict" not in found, found
+    assert not any("memctl/floor_bytes" in values for _, values in ran.reported("seen"))
 
 
 NOTHING = """
@@ -137,9 +136,9 @@ torch.ones(8).sum()
 def test_without_a_device_nothing_raises(memctl: Memctl, script: Any) -> None:
     ran = run(memctl, script, NOTHING, FAKE_GPU_COUNT="0")
     for name in ("before", "summary"):
-        found = ran.told(name)
+        found = ran.reported(name)
         assert found["reason"] == "CUDA is not in use in this process" and "not recorded" in found["daemon_reason"]
-    assert ran.told("known") == [False, False, True]
+    assert ran.reported("known") == [False, False, True]
     assert sum("log_to() takes a run of Weights & Biases" in line for line in ran.lines()) == 2, ran
 
 
@@ -154,7 +153,7 @@ def test_a_tracker_that_fails_is_left_alone(memctl: Memctl, script: Any) -> None
     ran = run(memctl, script, training(log=FAILS), MEMCTL_DAEMON=NOWHERE)
     said = [line for line in ran.lines() if "gets no further values" in line]
     assert said == ["memctl: the function gets no further values: OSError: the server is away"], ran
-    check_values(ran.told("seen"), ran.told("peak"))
+    check_values(ran.reported("seen"), ran.reported("peak"))
 
 
 def needs(package: str) -> None:
@@ -177,7 +176,7 @@ assert memctl_agent.log_to(writer, verdict_s=0.1)
     found = EventAccumulator(str(tmp_path / "runs"))
     found.Reload()
     scalars = found.Scalars("memctl/peak_allocated_bytes")
-    assert scalars[-1].value == ran.told("peak") and {0, 10, 20} <= {scalar.step for scalar in scalars}
+    assert scalars[-1].value == ran.reported("peak") and {0, 10, 20} <= {scalar.step for scalar in scalars}
     assert found.Scalars("memctl/floor_bytes")[-1].value > 1 << 20
     [text] = {event.tensor_proto.string_val[0] for event in found.Tensors("memctl/page_url/text_summary")}
     assert text.decode() == f"{served.page}/jobs/tracked"
@@ -204,9 +203,10 @@ small.tell("tags", client.get_run(run.info.run_id).data.tags)
     # (MLflow 3 prefers a database, which the package for clients cannot open.)
     settings = {"DAEMON": served.url, "MLFLOW_ALLOW_FILE_STORE": "true"}
     ran = run(memctl, script, training(log=log, end=end), **settings)
-    assert ran.told("history")[-1][1] == ran.told("peak") and {0, 10, 20} <= {step for step, _ in ran.told("history")}
-    assert ran.told("metrics")["memctl/floor_bytes"] > 1 << 20, ran
-    tags = ran.told("tags")
+    history = ran.reported("history")
+    assert history[-1][1] == ran.reported("peak") and {0, 10, 20} <= {step for step, _ in history}
+    assert ran.reported("metrics")["memctl/floor_bytes"] > 1 << 20, ran
+    tags = ran.reported("tags")
     assert tags["memctl/page_url"] == f"{served.page}/jobs/tracked" and tags["memctl/verdict_sentence"], tags
 
 
@@ -226,14 +226,14 @@ run.finish()
 """
     settings = {"WANDB_MODE": "offline", "WANDB_SILENT": "true", "HOME": str(tmp_path)}
     ran = run(memctl, script, training(log=log, end=end), DAEMON=served.url, **settings)
-    values = ran.told("values")
+    values = ran.reported("values")
     assert values["memctl/page_url"] == f"{served.page}/jobs/tracked" and values["memctl/verdict_sentence"], values
     # memctl's values are part of the program's own row, whose number it does not change.
-    assert ran.told("step") == 1, ran
+    assert ran.reported("step") == 1, ran
     # What was written: the file has the rows as JSON texts.
     [file] = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
     written = file.read_bytes()
-    assert b"memctl/peak_allocated_bytes" in written and str(ran.told("peak")).encode() in written
+    assert b"memctl/peak_allocated_bytes" in written and str(ran.reported("peak")).encode() in written
 
 
 def test_the_examples_of_the_documentation_run(memctl: Memctl, script: Any, tmp_path: pathlib.Path) -> None:
@@ -251,5 +251,5 @@ def test_the_examples_of_the_documentation_run(memctl: Memctl, script: Any, tmp_
         end = "import small\nsmall.tell('summary', memctl_agent.summary())"
         text = f"import os\nos.chdir({str(tmp_path)!r})\n{example}\n{end}"
         ran = run(memctl, lambda text, at=number: script(text, f"example{at}.py"), text, **settings)
-        assert ran.told("summary")["peak_allocated_bytes"] > 0, ran
+        assert ran.reported("summary")["peak_allocated_bytes"] > 0, ran
         assert not [line for line in ran.lines() if "gets no further" in line], ran

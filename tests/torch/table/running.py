@@ -31,7 +31,7 @@ Record = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Said:
+class CommandResult:
     """A command's exit code and output."""
 
     code: int
@@ -89,13 +89,13 @@ class Place:
             daemon.kill()
             daemon.wait()
 
-    def ask(self, *arguments: str) -> Said:
+    def ask(self, *arguments: str) -> CommandResult:
         """Runs a command against the daemon."""
         argv = [self.memctl, "--daemon", self.url, *arguments]
         done = subprocess.run(
             argv, capture_output=True, text=True, env=self.environment, timeout=ANSWER_LIMIT_S, stdin=subprocess.DEVNULL
         )
-        return Said(done.returncode, done.stdout, done.stderr)
+        return CommandResult(done.returncode, done.stdout, done.stderr)
 
     def fetch(self, path: str) -> Any:
         """The response that the page gets."""

@@ -102,9 +102,9 @@ def test_gradients_that_are_given_back_are_told_and_no_mark(watched: Watched) ->
     import torch
 
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(2))], lr=0.1)
-    told = watched.recorder.settled
+    settled = watched.recorder.settled
     optimizer.zero_grad()
-    assert watched.recorder.settled == told + 1
+    assert watched.recorder.settled == settled + 1
     assert not watched.only("region")
 
 

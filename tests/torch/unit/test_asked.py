@@ -19,7 +19,7 @@ import pytest
 
 import memctl_agent
 from memctl_agent import _asked
-from memctl_agent._asked import Asked
+from memctl_agent._asked import HolderAnswerer
 from memctl_agent._book import PHASE_END, STEP_END
 from memctl_agent._session import Session
 
@@ -61,7 +61,7 @@ class Search:
     """A search of a given number of slices, which records the thread of each."""
 
     def __init__(self, slices: int, answer: Any, does: Callable[[], None] = lambda: None) -> None:
-        self.left, self.told, self.does = slices, answer, does
+        self.left, self.result, self.does = slices, answer, does
         self.answer: Any = None
         self.threads: list[int] = []
         self.began: list[float] = []
@@ -79,7 +79,7 @@ class Search:
         self.does()
         self.left -= 1
         if self.left == 0:
-            self.answer = self.told
+            self.answer = self.result
         return slice_ms
 
 
@@ -94,12 +94,12 @@ def searching(monkeypatch: pytest.MonkeyPatch, search: Any) -> None:
 
 @pytest.fixture
 def asked() -> Any:
-    made = Asked(lambda: True)
+    made = HolderAnswerer(lambda: True)
     yield made
     made.end()
 
 
-def test_who_has_no_steps_is_searched_and_answers(monkeypatch: pytest.MonkeyPatch, asked: Asked) -> None:
+def test_who_has_no_steps_is_searched_and_answers(monkeypatch: pytest.MonkeyPatch, asked: HolderAnswerer) -> None:
     search = Search(3, {"found": 1})
     searching(monkeypatch, search)
     native = Native((7, [(4096, 512), (8192, 512)], 50))
@@ -112,7 +112,7 @@ def test_who_has_no_steps_is_searched_and_answers(monkeypatch: pytest.MonkeyPatc
     assert min(rests) >= _asked.REST_MS_MIN / 1e3
 
 
-def test_where_steps_end_slices_are_theirs(monkeypatch: pytest.MonkeyPatch, asked: Asked) -> None:
+def test_where_steps_end_slices_are_theirs(monkeypatch: pytest.MonkeyPatch, asked: HolderAnswerer) -> None:
     search = Search(4, {})
     searching(monkeypatch, search)
     monkeypatch.setattr(_asked, "GRACE_MS", LIMIT_S * 1e3)
@@ -126,7 +126,7 @@ def test_where_steps_end_slices_are_theirs(monkeypatch: pytest.MonkeyPatch, aske
     assert set(search.threads[1:]) == {threading.get_ident()}
 
 
-def test_a_search_hears_of_the_blocks_that_live_now(monkeypatch: pytest.MonkeyPatch, asked: Asked) -> None:
+def test_a_search_hears_of_the_blocks_that_live_now(monkeypatch: pytest.MonkeyPatch, asked: HolderAnswerer) -> None:
     native = Native((7, [(4096, 512)], 50))
 
     def replaced() -> None:
@@ -140,7 +140,7 @@ def test_a_search_hears_of_the_blocks_that_live_now(monkeypatch: pytest.MonkeyPa
     assert search.renewed == [[(8192, 512)]] and native.answers == [(7, {"found": 1, "has_epochs": True})]
 
 
-def test_another_ask_takes_the_place_of_the_one_before(monkeypatch: pytest.MonkeyPatch, asked: Asked) -> None:
+def test_another_ask_takes_the_place_of_the_one_before(monkeypatch: pytest.MonkeyPatch, asked: HolderAnswerer) -> None:
     native = Native((7, [(4096, 512)], 50))
     later = Search(1, {"found": 2})
 
@@ -155,16 +155,16 @@ def test_another_ask_takes_the_place_of_the_one_before(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("answer", [object(), {"a": {1, 2}}])
-def test_what_cannot_be_told_is_a_fault(monkeypatch: pytest.MonkeyPatch, asked: Asked, answer: Any) -> None:
+def test_what_cannot_be_told_is_a_fault(monkeypatch: pytest.MonkeyPatch, asked: HolderAnswerer, answer: Any) -> None:
     searching(monkeypatch, Search(1, answer))
     native = Native((7, [], 50))
     asked.begin(native)
     assert native.answered.wait(LIMIT_S)
-    [(number, told)] = native.answers
-    assert number == 7 and "Error: " in told["fault"]
+    [(number, reply)] = native.answers
+    assert number == 7 and "Error: " in reply["fault"]
 
 
-def test_a_search_that_does_not_begin_is_a_fault(monkeypatch: pytest.MonkeyPatch, asked: Asked) -> None:
+def test_a_search_that_does_not_begin_is_a_fault(monkeypatch: pytest.MonkeyPatch, asked: HolderAnswerer) -> None:
     searching(monkeypatch, None)
     monkeypatch.setattr(memctl_agent._holders, "begin", lambda *_: 1 / 0)
     native = Native((7, [], 50))
@@ -173,7 +173,7 @@ def test_a_search_that_does_not_begin_is_a_fault(monkeypatch: pytest.MonkeyPatch
     assert "Error: " in native.answers[0][1]["fault"]
 
 
-def test_never_two_slices_at_once(monkeypatch: pytest.MonkeyPatch, asked: Asked) -> None:
+def test_never_two_slices_at_once(monkeypatch: pytest.MonkeyPatch, asked: HolderAnswerer) -> None:
     begun, go_on = threading.Event(), threading.Event()
 
     def does() -> None:
@@ -191,7 +191,7 @@ def test_never_two_slices_at_once(monkeypatch: pytest.MonkeyPatch, asked: Asked)
     assert native.answered.wait(LIMIT_S)
 
 
-def test_who_may_not_be_asked_has_no_thread(monkeypatch: pytest.MonkeyPatch, asked: Asked) -> None:
+def test_who_may_not_be_asked_has_no_thread(monkeypatch: pytest.MonkeyPatch, asked: HolderAnswerer) -> None:
     started: list[Any] = []
     monkeypatch.setattr(_asked._thread, "start_new_thread", lambda *them: started.append(them))
     asked.begin(Native((7, [], 50), may_be_asked=False))
@@ -215,7 +215,7 @@ import threading, time
 from memctl_agent import _asked
 
 
-class Waiting(_asked.Asked):
+class Waiting(_asked.HolderAnswerer):
     def _slice(self):
         ran.append((time.monotonic(), threading.current_thread() is threading.main_thread()))
 
@@ -260,7 +260,7 @@ import ctypes, os, signal, threading, time
 from memctl_agent import _asked
 
 
-class Signalled(_asked.Asked):
+class Signalled(_asked.HolderAnswerer):
     def _slice(self):
         assert threading.current_thread() is threading.main_thread()
         os.kill(os.getpid(), signal.SIGINT)
@@ -289,7 +289,7 @@ def test_a_signal_within_a_slice_reaches_the_program() -> None:
     assert done.returncode != 0 and done.stderr.rstrip().endswith("KeyboardInterrupt"), done
 
 
-def test_a_slice_keeps_no_variable_of_its_callers(monkeypatch: pytest.MonkeyPatch, asked: Asked) -> None:
+def test_a_slice_keeps_no_variable_of_its_callers(monkeypatch: pytest.MonkeyPatch, asked: HolderAnswerer) -> None:
     class Tensor:
         """An object whose end is seen."""
 

@@ -69,7 +69,7 @@ class ProcessGroupNCCL2:
         return self.pointer
 
 
-class Told:
+class NativeCounters:
     """Replaces the native module."""
 
     def __init__(self) -> None:
@@ -110,9 +110,9 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 def ask(torch: Any, nccl: Optional[Nccl] = None) -> list[tuple[int, Optional[int]]]:
     """The counters that are reported at the end of one step."""
-    told = Told()
-    (nccl or Nccl(lambda: 0.0)).step_ended(torch, told)
-    return told.nccl
+    native = NativeCounters()
+    (nccl or Nccl(lambda: 0.0)).step_ended(torch, native)
+    return native.nccl
 
 
 def test_the_library_that_is_loaded_is_asked(monkeypatch: pytest.MonkeyPatch, library: Any) -> None:
@@ -151,7 +151,7 @@ def test_torch_is_asked_where_it_asks_nccl_itself(monkeypatch: pytest.MonkeyPatc
     assert ask(torch_of(monkeypatch, Group(4096, stats=refuses))) == []
 
 
-def test_nobody_is_asked_too_often_or_after_faults(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_backend_is_asked_too_often_or_after_faults(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     nccl = Nccl(lambda: now[0])
     torch = torch_of(monkeypatch, Group(stats=lambda: {"total": 1}))

@@ -34,7 +34,7 @@ export function Anatomy({ of }: { of: Answer }): JSX.Element {
       </p>
       {of.classes.map((one) => {
         const parts = of.parts.filter((part) => part.class === one.class);
-        const told = parts.slice(0, SHOWN).reduce((sum, part) => sum + part.live_bytes, 0);
+        const shownBytes = parts.slice(0, SHOWN).reduce((sum, part) => sum + part.live_bytes, 0);
         return (
           <details key={one.class} open={one === of.classes.reduce((most, next) => (next.live_bytes > most.live_bytes ? next : most))}>
             <summary>
@@ -57,7 +57,7 @@ export function Anatomy({ of }: { of: Answer }): JSX.Element {
                 </tr>
               ))}
             </Table>
-            {told < one.live_bytes && <p class="faint">And <Bytes of={one.live_bytes - told} /> at other sites.</p>}
+            {shownBytes < one.live_bytes && <p class="faint">And <Bytes of={one.live_bytes - shownBytes} /> at other sites.</p>}
           </details>
         );
       })}

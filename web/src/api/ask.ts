@@ -81,7 +81,7 @@ export async function signOut(): Promise<void> {
 }
 
 /** The state of a request. */
-export interface Asked<T> {
+export interface AskState<T> {
   answer: T | null;
   trouble: string | null;
 }
@@ -93,8 +93,8 @@ export function useAsked<T>(
   again?: (answer: T) => boolean,
   about?: (news: NonNullable<News>) => boolean,
   round = 0,
-): Asked<T> {
-  const [known, setKnown] = useState<Asked<T> & { path: string | null }>({ path: null, answer: null, trouble: null });
+): AskState<T> {
+  const [known, setKnown] = useState<AskState<T> & { path: string | null }>({ path: null, answer: null, trouble: null });
   useEffect(() => {
     if (path === null) return undefined;
     const cancel = new AbortController();

@@ -161,7 +161,7 @@ function Scrubbed({ answer, event, isAt, grows, look, move, block, choose, go: t
     return () => { cancelAnimationFrame(frame); };
   }, [plays, speed, answer]);
   const isFailed = answer.failures.some((each) => asked === each.bytes && stream === each.stream);
-  const told = hovered ?? chosen;
+  const pointed = hovered ?? chosen;
   const at = pointAt(answer, event);
   return (
     <figure>
@@ -240,7 +240,7 @@ function Scrubbed({ answer, event, isAt, grows, look, move, block, choose, go: t
         {!answer.exact && <strong class="inexact"> NOT EXACT: events are missing.</strong>}
       </p>
       <div id="block-said" class="said block-said" role={hovered === null ? 'status' : undefined}>
-        {told === null ? <p class="faint">Point at a block, or walk to one by the arrow keys, for its stack; click it for its life.</p> : <BlockSaid of={of} block={told} event={event} />}
+        {pointed === null ? <p class="faint">Point at a block, or walk to one by the arrow keys, for its stack; click it for its life.</p> : <BlockSaid of={of} block={pointed} event={event} />}
       </div>
     </figure>
   );
@@ -256,12 +256,12 @@ function Key({ of }: { of: string }): JSX.Element {
 }
 
 /** See the module. */
-export function Blocks({ job, at, event: told, look }: { job: JobAddress; at: string; event: number | null; look: BlocksKept }): JSX.Element {
-  const [event, setEvent] = useState(told);
+export function Blocks({ job, at, event: addressed, look }: { job: JobAddress; at: string; event: number | null; look: BlocksKept }): JSX.Element {
+  const [event, setEvent] = useState(addressed);
   const [block, setBlock] = useState(look.block ?? null);
   const known = look.block ?? null;
-  const written = useFollowed(`${told} ${known}`, () => {
-    setEvent(told);
+  const written = useFollowed(`${addressed} ${known}`, () => {
+    setEvent(addressed);
     setBlock(known);
   });
   const report = useAsked<Report>(question(job, 'query'));
@@ -293,7 +293,7 @@ export function Blocks({ job, at, event: told, look }: { job: JobAddress; at: st
     if (quietly) go(place(by), true);
     else stepTo(place(by));
   };
-  useSettled(event === told && block === known, () => { go(place({}), true); }, [event, told, block, known]);
+  useSettled(event === addressed && block === known, () => { go(place({}), true); }, [event, addressed, block, known]);
   const grows = report.answer?.findings.some((finding) => GROW.has(finding.kind) && rank !== null && finding.ranks.includes(rank.rank)) === true;
   return (
     <main>

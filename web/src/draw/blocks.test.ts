@@ -77,9 +77,9 @@ describe('rows', () => {
 describe('holes', () => {
   test('free memory beside a block is pinned by it, a segment without one is not', () => {
     const of = stretch(made([segment(0, 50), segment(100, 50)], [[10, 10, null, null], [30, 20, null, 4]]));
-    const told = (event: number): [number, number, boolean][] => holes(of, event).map((hole) => [hole.from, hole.bytes, hole.pinned]);
-    expect(told(0)).toEqual([[0, 10, true], [20, 10, true], [100, 50, false]]);
-    expect(told(4)).toEqual([[0, 10, true], [20, 30, true], [100, 50, false]]);
+    const listed = (event: number): [number, number, boolean][] => holes(of, event).map((hole) => [hole.from, hole.bytes, hole.pinned]);
+    expect(listed(0)).toEqual([[0, 10, true], [20, 10, true], [100, 50, false]]);
+    expect(listed(4)).toEqual([[0, 10, true], [20, 30, true], [100, 50, false]]);
   });
 
   test('a segment that is given back is no free memory', () => {

@@ -88,7 +88,7 @@ export function Course(of: Of): JSX.Element {
   const plot = useRef<SVGSVGElement>(null);
 
   const own = selectionOf(of.rank, of.ranks);
-  const { points: fine, marks: told } = useTiles(of.job, of.line, own.process, course, view);
+  const { points: fine, marks: tileMarks } = useTiles(of.job, of.line, own.process, course, view);
   const shown = useMemo(() => fine.filter((point) => point.to > view.from && point.from < view.to), [fine, view]);
   const floor = useMemo(() => floorOf(of.line), [of.line]);
   const limit = of.rank.device_total_bytes ?? null;
@@ -115,9 +115,9 @@ export function Course(of: Of): JSX.Element {
   const spans = epochs.filter((band) => band.to > view.from && band.from < view.to);
   const marked = useMemo(() => {
     const isInView = (span: Stretch): boolean => span.to > view.from && span.from < view.to;
-    const steps = spansOf(told, 'step', all.to).filter(isInView);
-    return { phases: spansOf(told, 'phase', all.to).filter(isInView), steps: steps.length > STEPS ? [] : steps };
-  }, [told, view.from, view.to, all]);
+    const steps = spansOf(tileMarks, 'step', all.to).filter(isInView);
+    return { phases: spansOf(tileMarks, 'phase', all.to).filter(isInView), steps: steps.length > STEPS ? [] : steps };
+  }, [tileMarks, view.from, view.to, all]);
   const inDoubt = !of.rank.completeness.exact;
   const phases = Object.keys(PHASES).filter((name) => marked.phases.some((phase) => phase.name === name));
 
@@ -178,7 +178,7 @@ export function Course(of: Of): JSX.Element {
     if (to) see(to.time);
   };
   const loop_step = (by: number): void => {
-    const begins = told.filter((mark) => mark.kind === 'step_begin').map((mark) => moment(mark.at));
+    const begins = tileMarks.filter((mark) => mark.kind === 'step_begin').map((mark) => moment(mark.at));
     const to = by > 0 ? begins.find((time) => cursor === null || time > cursor) : begins.findLast((time) => cursor === null || time < cursor);
     if (to === undefined) step(10 * by);
     else see(to);

@@ -93,7 +93,7 @@ export function HeatMap({ heat, ranks: known, job, quantity: asked }: { heat: He
   const tall = Math.min(Math.max(Math.floor(HEIGHT / Math.max(others.length, 1)), ROW_LEAST), ROW_MOST);
   const odd = heat.ranks.filter((row) => why(row) !== '');
   const all = [...pinned, ...others];
-  const told = at === null ? null : all[at.y];
+  const pointed = at === null ? null : all[at.y];
   const place = (pointer: MouseEvent, canvas: HTMLCanvasElement | null, first: number, count: number): void => {
     const found = within(canvas, pointer);
     const part = (share: number, of: number): number => Math.min(Math.max(Math.floor(share * of), 0), of - 1);
@@ -108,7 +108,7 @@ export function HeatMap({ heat, ranks: known, job, quantity: asked }: { heat: He
       ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1], PageUp: [0, -50], PageDown: [0, 50],
     };
     const step = by[event.key];
-    if (event.key === 'Enter') open(told);
+    if (event.key === 'Enter') open(pointed);
     else if (step === undefined || event.ctrlKey || event.altKey) return;
     else {
       const to = { x: Math.min(Math.max(here.x + step[0], 0), epochs - 1), y: Math.min(Math.max(here.y + step[1], 0), ranks - 1) };
@@ -118,7 +118,7 @@ export function HeatMap({ heat, ranks: known, job, quantity: asked }: { heat: He
     }
     event.preventDefault();
   };
-  const value = told && at ? values.get(told)?.[at.x] : null;
+  const value = pointed && at ? values.get(pointed)?.[at.x] : null;
   const median = at === null ? null : medians[at.x];
   const [last, inPinned] = [medians.at(-1), at !== null && at.y < pinned.length];
   return (
@@ -175,12 +175,12 @@ export function HeatMap({ heat, ranks: known, job, quantity: asked }: { heat: He
       >
         {pinned.length > 0 && (
           <div class="heat-rows">
-            <Rows rows={pinned} hosts={[]} known={known} tall={ROW_MOST} epochs={epochs} at={inPinned ? at : null} canvas={upper} paint={paintPinned} point={(event) => { place(event, upper.current, 0, pinned.length); }} open={() => { open(told); }} />
+            <Rows rows={pinned} hosts={[]} known={known} tall={ROW_MOST} epochs={epochs} at={inPinned ? at : null} canvas={upper} paint={paintPinned} point={(event) => { place(event, upper.current, 0, pinned.length); }} open={() => { open(pointed); }} />
           </div>
         )}
         {others.length > 0 && (
           <div class={`heat-rows heat-scroll${pinned.length > 0 ? ' below' : ''}`} ref={scroller} style={{ maxHeight: `${HEIGHT}px` }}>
-            <Rows rows={others} hosts={hosts} known={known} tall={tall} epochs={epochs} at={at === null || inPinned ? null : { x: at.x, y: at.y - pinned.length }} canvas={lower} paint={paintOthers} point={(event) => { place(event, lower.current, pinned.length, others.length); }} open={() => { open(told); }} />
+            <Rows rows={others} hosts={hosts} known={known} tall={tall} epochs={epochs} at={at === null || inPinned ? null : { x: at.x, y: at.y - pinned.length }} canvas={lower} paint={paintOthers} point={(event) => { place(event, lower.current, pinned.length, others.length); }} open={() => { open(pointed); }} />
           </div>
         )}
         <div class="heat-rows heat-axis" aria-hidden="true">
@@ -191,10 +191,10 @@ export function HeatMap({ heat, ranks: known, job, quantity: asked }: { heat: He
         </div>
       </div>
       <p id="heat-said" class="said" role="status">
-        {told && at
-          ? `${labelOf(told, known)}${told.host === null ? '' : ` on ${told.host}`}, end of epoch ${heat.epochs[at.x] ?? 0}: ${shown.name === 'allocated_bytes' ? '' : `${shown.text} `}${bytes(value)}${
+        {pointed && at
+          ? `${labelOf(pointed, known)}${pointed.host === null ? '' : ` on ${pointed.host}`}, end of epoch ${heat.epochs[at.x] ?? 0}: ${shown.name === 'allocated_bytes' ? '' : `${shown.text} `}${bytes(value)}${
               value != null && median != null ? `, ${change(value - median)} against the median` : ''
-            }. ${why(told)}`
+            }. ${why(pointed)}`
           : epochs === 1 ? `Epoch ${heat.epochs[0] ?? 0}.` : `Epochs ${heat.epochs[0] ?? 0} to ${heat.epochs.at(-1) ?? 0} from left to right.`}
       </p>
     </figure>

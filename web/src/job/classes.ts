@@ -15,7 +15,7 @@ import { bytes, count, duration, rfc3339 } from '../words/numbers';
 const SETTLED_MS = 150;
 
 /** See the module. */
-export interface Known {
+export interface ClassCourse {
   names: string[];
   points: ClassPoint[];
   /** What is stacked: the slots' corners, or else the boundaries. */
@@ -31,7 +31,7 @@ export interface Known {
 const NONE: ClassPoint[] = [];
 
 /** See the module. */
-export function useClasses(of: { job: JobAddress; line: RankTimeline }, own: Record<string, string | null>, wants: boolean, view: Stretch, all: Stretch): Known {
+export function useClasses(of: { job: JobAddress; line: RankTimeline }, own: Record<string, string | null>, wants: boolean, view: Stretch, all: Stretch): ClassCourse {
   const wanted = around(view, all);
   const more: Record<string, string | null> = {
     ...own,
@@ -54,8 +54,8 @@ export function useClasses(of: { job: JobAddress; line: RankTimeline }, own: Rec
   const drawn = useMemo(() => (slots.length > 0 ? corners(slots) : points), [slots, points]);
   const names = answer?.classes ?? [];
   const list = (of: number[]): string => {
-    const told = names.flatMap((name, index) => ((of[index] ?? 0) > 0 ? [`${name.replaceAll('_', ' ')} ${bytes(of[index])}`] : []));
-    return told.length === 0 ? 'nothing live' : told.join(', ');
+    const parts = names.flatMap((name, index) => ((of[index] ?? 0) > 0 ? [`${name.replaceAll('_', ' ')} ${bytes(of[index])}`] : []));
+    return parts.length === 0 ? 'nothing live' : parts.join(', ');
   };
   const at = (time: number): string => {
     const slot = slots.find((one) => time >= one.from && time < one.to);

@@ -10,7 +10,7 @@ import { useAsked } from '../api/ask';
 import type { Alerts, Job, Jobs as Answer, Silences } from '../api/types';
 import { Link, Table, Waiting, type HeadCell } from '../parts/parts';
 import { useSlash } from '../parts/slash';
-import { addressOf, go, moved, step, type JobAddress, type Kept } from '../route';
+import { addressOf, go, moved, step, type JobAddress, type ViewParameters } from '../route';
 import { ago, count, moment, plural } from '../words/numbers';
 import { direction, orderOf, pressed, sorted } from '../words/order';
 import { inShort } from '../words/verdict';
@@ -44,7 +44,7 @@ const MINUTE_MS = 60_000;
 const HURT = 'warning|critical';
 
 /** See the module. */
-export function Jobs({ filter, tenant, list }: { filter: string; tenant: string | null; list: Kept<'sort' | 'group'> }): JSX.Element {
+export function Jobs({ filter, tenant, list }: { filter: string; tenant: string | null; list: ViewParameters<'sort' | 'group'> }): JSX.Element {
   const of_tenant = tenant === null ? '' : `tenant=${encodeURIComponent(tenant)}`;
   // New jobs begin at any time.
   const always = (): boolean => true;

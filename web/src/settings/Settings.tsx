@@ -73,8 +73,8 @@ function limitsSaid(of: Group[], isAsked: boolean): string {
   const [low, high] = of.map((group) => group.limit).filter((limit) => limit !== null);
   if (low === undefined) return '';
   if (isAsked) return `Replayed under a limit: the process may reserve ${bytes(low)}. `;
-  const told = high === undefined ? `it may have ${bytes(low)}` : `it may have between ${bytes(Math.min(low, high))} and ${bytes(Math.max(low, high))}: both are replayed`;
-  return `A request of this process failed, which shows that ${told}. `;
+  const range = high === undefined ? `it may have ${bytes(low)}` : `it may have between ${bytes(Math.min(low, high))} and ${bytes(Math.max(low, high))}: both are replayed`;
+  return `A request of this process failed, which shows that ${range}. `;
 }
 
 function Device({ of, isAsked }: { of: RankReplays; isAsked: boolean }): JSX.Element {

@@ -71,7 +71,7 @@ const HEADS = [
   { text: 'High', number: true },
 ];
 
-function Told({ of, isAsked }: { of: Fit; isAsked: boolean }): JSX.Element {
+function SizesForecast({ of, isAsked }: { of: Fit; isAsked: boolean }): JSX.Element {
   const [recording] = of.recordings;
   const recorded = recording?.size ?? null;
   const drawn = curve(of);
@@ -152,7 +152,7 @@ export function Sizes({ job, asked, limit, size, isFree, waits, show }: Asking):
         <p class="prose trouble" role="alert">{`${size} is not a size. Write it as a whole number from 1 to ${count(SIZE_MAX)}.`}</p>
       )}
       {number !== null && fit.answer === null && (isAsked || waits) && <Waiting trouble={fit.trouble} what="the forecast" />}
-      {number !== null && fit.answer !== null && <Told of={fit.answer} isAsked={memory !== null} />}
+      {number !== null && fit.answer !== null && <SizesForecast of={fit.answer} isAsked={memory !== null} />}
     </section>
   );
 }

@@ -37,7 +37,7 @@ function levelsSaid(of: StepMemory): string {
 }
 
 /** A step whose answer has arrived. */
-function Shown({ of, at, limit, walk }: { of: StepMemory; at: Address; limit: number | null; walk: (by: 1 | -1) => void }): JSX.Element {
+function StepPicture({ of, at, limit, walk }: { of: StepMemory; at: Address; limit: number | null; walk: (by: 1 | -1) => void }): JSX.Element {
   const dark = useDark();
   const shaped = useMemo(() => shapes(of, at.axis), [of, at.axis]);
   const colours = useMemo(() => meaning(of, at.by, dark), [of, at.by, dark]);
@@ -182,7 +182,7 @@ export function Step({ at }: { at: Address }): JSX.Element {
         <figure class="course-of">
           {asked.trouble !== null && <Waiting trouble={asked.trouble} what="that step" />}
           <h2 title={exactly(answer.peak.allocated_bytes)}>{nameOf(answer)}</h2>
-          <Shown of={answer} at={at} limit={rank?.device_total_bytes ?? null} walk={walk} />
+          <StepPicture of={answer} at={at} limit={rank?.device_total_bytes ?? null} walk={walk} />
         </figure>
       )}
     </main>

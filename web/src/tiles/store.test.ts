@@ -5,7 +5,7 @@ import { Refused } from '../api/ask';
 import { TileStore } from './store';
 import { stretchOf, type Place, type Tile } from './tile';
 
-interface Asked {
+interface TileRequest {
   place: Place;
   session: string | null;
   cancel: AbortSignal;
@@ -21,8 +21,8 @@ function tile(place: Place, more: Partial<Tile>): Tile {
   return { ...place, ...stretchOf(place), session: 's', first: 0, count: 0, isFinal: true, coarse: 0, marks: [], ...columns, ...more };
 }
 
-function opened(): { store: TileStore; asked: Asked[]; changes: () => number } {
-  const asked: Asked[] = [];
+function opened(): { store: TileStore; asked: TileRequest[]; changes: () => number } {
+  const asked: TileRequest[] = [];
   let changes = 0;
   const fetch = (place: Place, session: string | null, cancel: AbortSignal): Promise<Tile> =>
     new Promise((come, fail) => {

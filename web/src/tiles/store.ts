@@ -19,7 +19,7 @@ const TROUBLE_MS = 5000;
 /** Requests a tile; `session` is the one whose tiles are in the cache. */
 export type Fetch = (place: Place, session: string | null, cancel: AbortSignal) => Promise<Tile>;
 
-interface Known {
+interface CachedTile {
   tile: Tile;
   /** Nothing new is expected of it until `refresh`. */
   isSettled: boolean;
@@ -29,7 +29,7 @@ const keyOf = ({ level, index }: Place): string => `${level}/${index}`;
 
 /** See the module. */
 export class TileStore {
-  private readonly known = new Map<string, Known>();
+  private readonly known = new Map<string, CachedTile>();
   private readonly asking = new Map<string, AbortController>();
   /** Tiles that are not requested again yet. */
   private readonly resting = new Set<string>();

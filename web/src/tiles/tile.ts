@@ -90,12 +90,12 @@ export function opened(bytes: ArrayBuffer): Tile {
 /** How many tiles' points are cached: those of a view, and of adjacent views. */
 const MADE = 8;
 
-interface Made {
+interface TilePoints {
   points: Sample[];
   course: Sample[];
 }
 
-const made = new Map<Tile, Made>();
+const made = new Map<Tile, TilePoints>();
 
 /** The named points of a tile within a stretch. Computed once per tile, so that a moving view allocates nothing. */
 function pointsOf(tile: Tile, within: Stretch, course: Sample[]): Sample[] {

@@ -10,7 +10,7 @@ import { addressIn, deviceOf, isSame } from './devices';
 import { compared } from './grown';
 
 /** A view, and the text of its link. */
-export interface Shown {
+export interface EvidenceLink {
   to: Exclude<Route, { view: 'nowhere' | 'jobs' | 'alerts' }>;
   text: string;
 }
@@ -19,11 +19,11 @@ export interface Shown {
 const SETTINGS = new Set(['oom', 'near_oom', 'fragmentation', 'fragmentation_growth', 'churn']);
 
 /** See the module. */
-export function evidence(finding: Finding, ranks: Rank[], failures: Failed[], job: JobAddress): Shown[] {
+export function evidence(finding: Finding, ranks: Rank[], failures: Failed[], job: JobAddress): EvidenceLink[] {
   const device = deviceOf(finding, ranks);
   if (device === null) return [];
   const of = addressIn(job, device, ranks);
-  const settings: Shown[] = SETTINGS.has(finding.kind) ? [{ to: { view: 'settings', job: of, limit: '' }, text: 'Under other settings' }] : [];
+  const settings: EvidenceLink[] = SETTINGS.has(finding.kind) ? [{ to: { view: 'settings', job: of, limit: '' }, text: 'Under other settings' }] : [];
   const failed = failures.find((failure) => isSame(failure, device));
   if (failed !== undefined && (finding.kind === 'oom' || finding.kind === 'fragmentation')) {
     return [

@@ -19,9 +19,9 @@ export function sizeOf(text: string): number | null {
 export function largestSaid(of: Fit, isAsked: boolean): string {
   const memory = of.device_memory_bytes;
   if (memory === null) return 'What the process may have is not known, so no size is said to fit.';
-  const told = isAsked ? '' : `A request of this process failed, which tells that it may have ${bytes(memory)}. `;
-  if (of.largest_that_fits === null) return `${told}No size fits in ${bytes(memory)}.`;
-  return `${told}The largest size that fits in ${bytes(memory)} is ${count(of.largest_that_fits)}.`;
+  const sentence = isAsked ? '' : `A request of this process failed, which tells that it may have ${bytes(memory)}. `;
+  if (of.largest_that_fits === null) return `${sentence}No size fits in ${bytes(memory)}.`;
+  return `${sentence}The largest size that fits in ${bytes(memory)} is ${count(of.largest_that_fits)}.`;
 }
 
 /** Why a size fits although its figures are above the memory; empty if there is none. */

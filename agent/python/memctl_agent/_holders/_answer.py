@@ -116,10 +116,10 @@ def _union(group: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def about(told: dict[str, Any], blocks: list[int], sizes: list[int]) -> dict[str, Any]:
+def about(holder: dict[str, Any], blocks: list[int], sizes: list[int]) -> dict[str, Any]:
     """The same holder, with other blocks."""
     held = sum(sizes[block] for block in blocks)
-    return {**told, "blocks": len(blocks), "bytes": held, "numbers": sorted(blocks)}
+    return {**holder, "blocks": len(blocks), "bytes": held, "numbers": sorted(blocks)}
 
 
 class Answer:

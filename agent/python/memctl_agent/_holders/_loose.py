@@ -109,9 +109,9 @@ def _entry(kind: str, words: str, pattern: str, blocks: list[int], sizes: list[i
         why = {"off": "is disabled", "rare": "hardly ever runs"}.get(collector, "has not run since")
         sentence = f"an unreachable cycle of {words}: the garbage collector {why}"
         facts = _facts.Facts(_facts.CYCLE, words)
-        told = _answer.entry("cycle", sentence, ["unreachable cycle", "Tensor"], blocks, sizes, facts)
-        told["collector"] = collector
-        return told
+        holder = _answer.entry("cycle", sentence, ["unreachable cycle", "Tensor"], blocks, sizes, facts)
+        holder["collector"] = collector
+        return holder
     if kind == "object":
         steps = words.split(" in ")
         facts = _facts.Facts(_facts.OBJECT, steps[0])
@@ -128,6 +128,6 @@ def _entry(kind: str, words: str, pattern: str, blocks: list[int], sizes: list[i
             "PyTorch's autocast alone: it is on and was not left, and until then its cache keeps a copy of each weight "
             "that it has converted, and the weight; no Python object refers to them"
         )
-    told = _answer.entry("cpp", sentence, [], blocks, sizes, _facts.Facts(_facts.CPP, ""))
-    told["pattern"] = pattern or None
-    return told
+    holder = _answer.entry("cpp", sentence, [], blocks, sizes, _facts.Facts(_facts.CPP, ""))
+    holder["pattern"] = pattern or None
+    return holder

@@ -648,18 +648,18 @@ class Search:
         are_cut = self._is_graph_cut or self._are_starts_lost
         self._in_heap.loose.are_graphs_seen = not are_cut and not self._cut & CHAIN_STAGES
         loose = self._in_heap.loose.entries(missing, is_whole, sizes, _facts.collector(self._is_collecting))
-        told = _answer.empty(self._asked, [])
+        answer = _answer.empty(self._asked, [])
         entries = _answer.united(_merged(self._entries)) + loose
         entries.sort(key=lambda one: (-one["blocks"], -one["bytes"], one["sentence"]))
         explained = sum(one["blocks"] for one in loose)
-        told["holders"] = entries[: _answer.HOLDERS_MAX]
-        told["found_blocks"] = min(self._known + explained, len(self._blocks))
+        answer["holders"] = entries[: _answer.HOLDERS_MAX]
+        answer["found_blocks"] = min(self._known + explained, len(self._blocks))
         objects = self._walk.counts()[0] + self._in_heap.objects
-        told["objects"] = objects
-        unknown = len(self._blocks) - told["found_blocks"]
-        told["complete"] = self._asked == len(self._blocks) and (not unknown or self._has_seen_all())
-        told["not_looked_at"] = [note[: _answer.SENTENCE_CHARS_MAX] for note in self._notes(unknown)]
-        self.answer = told
+        answer["objects"] = objects
+        unknown = len(self._blocks) - answer["found_blocks"]
+        answer["complete"] = self._asked == len(self._blocks) and (not unknown or self._has_seen_all())
+        answer["not_looked_at"] = [note[: _answer.SENTENCE_CHARS_MAX] for note in self._notes(unknown)]
+        self.answer = answer
 
     def _has_seen_all(self) -> bool:
         return (

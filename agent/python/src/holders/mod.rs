@@ -20,7 +20,7 @@ mod walk;
 
 use std::time::Duration;
 
-use memctl_agent::live::{self, Asked};
+use memctl_agent::live::{self, HolderSearchRequest};
 use pyo3::prelude::*;
 
 pub use frames::frame_values;
@@ -33,7 +33,7 @@ type Ask = (u64, Vec<(u64, u64)>, u32);
 /// The request for holders, if there is one.
 #[pyfunction]
 pub fn holders_asked() -> Option<Ask> {
-    let Asked { ask, blocks, budget_ms } = live::current()?.holders_asked()?;
+    let HolderSearchRequest { ask, blocks, budget_ms } = live::current()?.holders_asked()?;
     Some((ask, blocks, budget_ms))
 }
 

@@ -212,7 +212,7 @@ impl Walk {
         let mut rules = Rules::new(rules)?;
         let _still = NoCollector::new();
         let mut alive = self.alive(&roots);
-        let mut told = Vec::with_capacity(entries.len());
+        let mut paths = Vec::with_capacity(entries.len());
         for entry in entries {
             let chain = self.chain(entry);
             let is_there = self.resolve(&mut rules, &mut alive, entry).is_some();
@@ -221,9 +221,9 @@ impl Walk {
                 // SAFETY: alive within this call; each becomes a reference of its own.
                 .map(|object| object.map(|object| unsafe { Bound::from_borrowed_ptr(py, object) }))
                 .collect();
-            told.push(objects.filter(|_| is_there));
+            paths.push(objects.filter(|_| is_there));
         }
-        Ok(told)
+        Ok(paths)
     }
 }
 

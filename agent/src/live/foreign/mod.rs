@@ -25,7 +25,7 @@ use crate::region::Level;
 
 /// A report of an allocator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Told {
+pub enum AllocatorReport {
     /// `size` bytes at `addr` were allocated on `stream`.
     Alloc {
         /// Device address.
@@ -99,22 +99,22 @@ type Step = (Action, u64, Extent);
 
 impl Book {
     /// The events for a report, in order; updates the state.
-    fn take(&mut self, told: Told) -> Vec<Step> {
+    fn take(&mut self, report: AllocatorReport) -> Vec<Step> {
         let mut steps = Vec::new();
-        if let Told::Alloc { addr, size, .. } | Told::SegmentAlloc { addr, size, .. } = told
+        if let AllocatorReport::Alloc { addr, size, .. } | AllocatorReport::SegmentAlloc { addr, size, .. } = report
             && (size == 0 || addr.checked_add(size).is_none())
         {
             return steps;
         }
-        match told {
-            Told::Alloc { addr, size, stream } => {
+        match report {
+            AllocatorReport::Alloc { addr, size, stream } => {
                 self.clear(addr, addr.saturating_add(size), &mut steps);
                 let extent = Extent { size, stream };
                 self.live.insert(addr, extent);
                 steps.push((Action::Alloc, addr, extent));
             }
-            Told::Free { addr } => self.free(addr, &mut steps),
-            Told::SegmentAlloc { addr, size, stream } => {
+            AllocatorReport::Free { addr } => self.free(addr, &mut steps),
+            AllocatorReport::SegmentAlloc { addr, size, stream } => {
                 for old in overlapping(&self.segments, addr, addr.saturating_add(size)) {
                     self.drop_segment(old, &mut steps);
                 }
@@ -124,8 +124,8 @@ impl Book {
                 self.reserved = self.reserved.saturating_add(size);
                 steps.push((Action::SegmentAlloc, addr, extent));
             }
-            Told::Holds { bytes } => self.shrink_to(bytes, &mut steps),
-            Told::OutOfMemory { size, free } => steps.push((Action::Oom, free, Extent { size, stream: 0 })),
+            AllocatorReport::Holds { bytes } => self.shrink_to(bytes, &mut steps),
+            AllocatorReport::OutOfMemory { size, free } => steps.push((Action::Oom, free, Extent { size, stream: 0 })),
         }
         steps
     }
@@ -238,10 +238,10 @@ impl Live {
     }
 
     /// Records an allocator's report. Returns `false` when nothing is being recorded or the session has no such device.
-    pub fn tell(&self, device: u32, told: Told) -> bool {
+    pub fn tell(&self, device: u32, report: AllocatorReport) -> bool {
         let mut foreign = self.foreign();
         let Some(book) = foreign.as_mut().and_then(|foreign| foreign.0.get_mut(device as usize)) else { return false };
-        let steps = book.take(told);
+        let steps = book.take(report);
         if let Some(hook) = self.hook().as_ref() {
             for (action, addr, Extent { size, stream }) in steps {
                 let raw = RawEvent {

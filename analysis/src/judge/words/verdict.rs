@@ -12,13 +12,13 @@ use crate::judge::holder_bound::{self, Bound};
 use crate::judge::optimizers::{self, Optimizers};
 use crate::judge::second_holders;
 use crate::judge::subjects::{self, Subject};
-use crate::judge::verdict_inputs::{RisenPeaks, Room, Shown, VerdictInputs};
+use crate::judge::verdict_inputs::{CourseContext, RisenPeaks, Room, VerdictInputs};
 use crate::wording::{all_of, opening_letter, plural, sentence};
 
 /// ``Live memory has grown 682 MiB in 9 s, allocated in f (x.py:3), and it was not given back. It is a leak unless …``
 pub(in crate::judge) fn growing(
     inputs: &VerdictInputs<'_>,
-    shown: &Shown<'_>,
+    shown: &CourseContext<'_>,
     finding: Option<&Finding>,
     cause: Cause,
 ) -> String {
@@ -35,7 +35,7 @@ pub(in crate::judge) fn growing(
 }
 
 /// `Live memory has grown 682 MiB in 9 s on rank 0, allocated in f (x.py:3), and it was not given back`.
-fn grown(inputs: &VerdictInputs<'_>, shown: &Shown<'_>) -> String {
+fn grown(inputs: &VerdictInputs<'_>, shown: &CourseContext<'_>) -> String {
     let course = shown.course;
     let what = bytes_in_duration(course.gained, course.seconds());
     let freed = match course.way {
@@ -54,7 +54,7 @@ fn grown(inputs: &VerdictInputs<'_>, shown: &Shown<'_>) -> String {
 }
 
 /// ` on rank 0`; empty if there is only one process.
-fn on(inputs: &VerdictInputs<'_>, shown: &Shown<'_>) -> String {
+fn on(inputs: &VerdictInputs<'_>, shown: &CourseContext<'_>) -> String {
     let all = inputs.courses.subjects();
     if all.len() < 2 { String::new() } else { format!(" on {}", subjects::on(&shown.on, &all)) }
 }
@@ -187,7 +187,7 @@ pub(in crate::judge) fn holder(finding: &Finding) -> Option<String> {
 
 pub(in crate::judge) fn filling(
     inputs: &VerdictInputs<'_>,
-    shown: &Shown<'_>,
+    shown: &CourseContext<'_>,
     finding: &Finding,
     (bound, fits, own_limit): (Option<u64>, Option<bool>, Option<u64>),
 ) -> String {
@@ -213,7 +213,7 @@ pub(in crate::judge) fn not_enough(inputs: &VerdictInputs<'_>, not: &NotJudged) 
     }
 }
 
-pub(in crate::judge) fn released(inputs: &VerdictInputs<'_>, shown: &Shown<'_>) -> String {
+pub(in crate::judge) fn released(inputs: &VerdictInputs<'_>, shown: &CourseContext<'_>) -> String {
     let course = shown.course;
     let when = if course.way == Way::Sum { "each time" } else { "within each epoch" };
     format!(
@@ -225,7 +225,7 @@ pub(in crate::judge) fn released(inputs: &VerdictInputs<'_>, shown: &Shown<'_>) 
     )
 }
 
-pub(in crate::judge) fn levelled_off(inputs: &VerdictInputs<'_>, shown: &Shown<'_>) -> String {
+pub(in crate::judge) fn levelled_off(inputs: &VerdictInputs<'_>, shown: &CourseContext<'_>) -> String {
     let course = shown.course;
     let until = course.until_step.map_or_else(String::new, |step| format!(" until step {step}"));
     let since = if course.hardly_grows { "has hardly grown since" } else { "has not grown since" };

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use memctl_model::{Frame, SiteTable};
 
-use super::{Detector, Given, Looks, Verdict, line};
+use super::{Detector, Looks, RunFacts, Verdict, line};
 
 const RANKED_MAX: usize = 16;
 const SUSPICIONS: u32 = 4;
@@ -63,7 +63,7 @@ impl Detector for Chromium {
         true
     }
 
-    fn begin(&mut self, given: &Given<'_>) {
+    fn begin(&mut self, given: &RunFacts<'_>) {
         let lines = |stacks: &Vec<&[Frame]>| stacks.iter().map(|stack| line(stack).cloned()).collect();
         let looks = Looks::new(given);
         let rank = |stacks| Rank { looks, stacks: lines(stacks), ..Rank::default() };

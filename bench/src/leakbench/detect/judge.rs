@@ -9,7 +9,7 @@ use memctl_analysis::judge::{Activity, Courses, RankFacts, RankWatch, VerdictInp
 use memctl_daemon::alerts::Rules;
 use memctl_model::{Finding, FindingKind, Fingerprint, Severity, SiteTable, StackId};
 
-use super::{Detector, Given, Level, Notified, Verdict};
+use super::{Detector, Level, Notified, RunFacts, Verdict};
 
 /// See the module.
 #[derive(Default)]
@@ -32,7 +32,7 @@ impl Detector for Judge {
         true
     }
 
-    fn begin(&mut self, given: &Given<'_>) {
+    fn begin(&mut self, given: &RunFacts<'_>) {
         self.watches.clear();
         self.pending.clear();
         self.fired.clear();

@@ -61,7 +61,7 @@ impl Verdict {
 }
 
 /// The data that is known when a run begins.
-pub struct Given<'a> {
+pub struct RunFacts<'a> {
     /// Stacks of each rank by id − 1, innermost frame first.
     pub stacks: &'a [Vec<&'a [Frame]>],
     /// All bytes of each rank's device.
@@ -84,7 +84,7 @@ struct Looks {
 impl Looks {
     const LOOKS: usize = 20;
 
-    fn new(given: &Given<'_>) -> Self {
+    fn new(given: &RunFacts<'_>) -> Self {
         Self { epochs: given.epochs, every: (given.rounds / Self::LOOKS).max(1), seen: 0 }
     }
 
@@ -102,7 +102,7 @@ pub trait Detector {
     /// Whether it names lines.
     fn names_sites(&self) -> bool;
     /// Begins a run.
-    fn begin(&mut self, given: &Given<'_>);
+    fn begin(&mut self, given: &RunFacts<'_>);
     /// Receives the table of a rank's boundary.
     fn table(&mut self, rank: usize, table: &SiteTable);
     /// Receives a sample of a rank that was settled before its next table.

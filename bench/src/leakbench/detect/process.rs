@@ -5,7 +5,7 @@
 
 use memctl_model::SiteTable;
 
-use super::{Detector, Given, Looks, Verdict};
+use super::{Detector, Looks, RunFacts, Verdict};
 
 /// Significance of the trend test.
 const ALPHA: f64 = 0.05;
@@ -16,32 +16,32 @@ const STRICT_POINTS: usize = 5;
 
 /// See the module.
 #[derive(Default)]
-pub struct Slope(Vec<Seen>);
+pub struct Slope(Vec<RankSeries>);
 
 /// See the module.
 #[derive(Default)]
-pub struct Strict(Vec<Seen>);
+pub struct Strict(Vec<RankSeries>);
 
 /// The values of a rank that were read.
 #[derive(Clone, Default)]
-struct Seen {
+struct RankSeries {
     looks: Looks,
     points: Vec<u64>,
 }
 
-impl Seen {
-    fn of(given: &Given<'_>) -> Vec<Self> {
+impl RankSeries {
+    fn of(given: &RunFacts<'_>) -> Vec<Self> {
         vec![Self { looks: Looks::new(given), points: Vec::new() }; given.stacks.len()]
     }
 }
 
-fn take(series: &mut [Seen], rank: usize, table: &SiteTable) {
+fn take(series: &mut [RankSeries], rank: usize, table: &SiteTable) {
     if series[rank].looks.at(table) {
         series[rank].points.push(table.counters.allocated_bytes);
     }
 }
 
-fn verdicts(series: &[Seen], test: fn(&[u64]) -> bool) -> Vec<Verdict> {
+fn verdicts(series: &[RankSeries], test: fn(&[u64]) -> bool) -> Vec<Verdict> {
     let ranks: Vec<u32> = (0..).zip(series).filter(|(_, seen)| test(&seen.points)).map(|(rank, _)| rank).collect();
     if ranks.is_empty() { Vec::new() } else { vec![Verdict::alarm(ranks, Vec::new())] }
 }
@@ -55,8 +55,8 @@ impl Detector for Slope {
         false
     }
 
-    fn begin(&mut self, given: &Given<'_>) {
-        self.0 = Seen::of(given);
+    fn begin(&mut self, given: &RunFacts<'_>) {
+        self.0 = RankSeries::of(given);
     }
 
     fn table(&mut self, rank: usize, table: &SiteTable) {
@@ -79,8 +79,8 @@ impl Detector for Strict {
         false
     }
 
-    fn begin(&mut self, given: &Given<'_>) {
-        self.0 = Seen::of(given);
+    fn begin(&mut self, given: &RunFacts<'_>) {
+        self.0 = RankSeries::of(given);
     }
 
     fn table(&mut self, rank: usize, table: &SiteTable) {

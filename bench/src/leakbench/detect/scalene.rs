@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use memctl_model::{Frame, SiteTable};
 
 use super::super::replay::Settled;
-use super::{Detector, Given, Verdict, line};
+use super::{Detector, RunFacts, Verdict, line};
 
 /// `1 - leak_reporting_threshold`.
 const LIKELY: f64 = 0.95;
@@ -38,7 +38,7 @@ impl Detector for Scalene {
         true
     }
 
-    fn begin(&mut self, given: &Given<'_>) {
+    fn begin(&mut self, given: &RunFacts<'_>) {
         let lines = |stacks: &Vec<&[Frame]>| stacks.iter().map(|stack| line(stack).cloned()).collect();
         self.0 = given.stacks.iter().map(|stacks| Rank { lines: lines(stacks), ..Rank::default() }).collect();
     }

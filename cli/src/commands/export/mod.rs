@@ -26,7 +26,7 @@ use crate::export::window::Windows;
 use crate::output_file::{Target, name_of};
 use crate::render::text::rank_list;
 
-use stored::{Stored, failed, stream, windows};
+use stored::{StoredPart, failed, stream, windows};
 
 /// The placeholder for the rank in a file's name.
 const RANK: &str = "{rank}";
@@ -51,7 +51,7 @@ pub async fn run(
         return Err(Failure::usage("--events belongs to --format parquet; --format csv writes events as text"));
     }
     asking(global, async |connection| {
-        let stored = Stored::of(connection, &selection).await?;
+        let stored = StoredPart::of(connection, &selection).await?;
         match args.format {
             ExportFormat::Folded => folded(connection, selection, &stored, file, out).await?,
             ExportFormat::Pprof => pprof::pprof(connection, selection, &stored, file, out).await?,
@@ -102,7 +102,7 @@ fn at_end(selection: v1::Selection) -> v1::SitesRequest {
 async fn events(
     connection: &mut Connection,
     selection: v1::Selection,
-    stored: &Stored,
+    stored: &StoredPart,
     file: Option<&Path>,
     out: &mut (dyn Write + Send),
 ) -> Result<(), Failure> {
@@ -117,7 +117,7 @@ async fn events(
 async fn folded(
     connection: &mut Connection,
     selection: v1::Selection,
-    stored: &Stored,
+    stored: &StoredPart,
     file: Option<&Path>,
     out: &mut (dyn Write + Send),
 ) -> Result<(), Failure> {
@@ -137,7 +137,7 @@ async fn folded(
 async fn memory_viz(
     connection: &mut Connection,
     selection: v1::Selection,
-    stored: &Stored,
+    stored: &StoredPart,
     (file, global): (Option<&Path>, &Global),
     out: &mut (dyn Write + Send),
 ) -> Result<(), Failure> {
@@ -180,7 +180,7 @@ async fn memory_viz(
 async fn one_rank(
     connection: &mut Connection,
     selection: v1::Selection,
-    (stored, windows): (&Stored, Windows),
+    (stored, windows): (&StoredPart, Windows),
     file: Option<&Path>,
     out: &mut (dyn Write + Send),
 ) -> Result<(), Failure> {

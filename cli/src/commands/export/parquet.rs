@@ -10,7 +10,7 @@ use memctl_answers::sites::View;
 use memctl_proto::v1;
 
 use super::at_end;
-use super::stored::{Stored, failed, stream, whole, windows};
+use super::stored::{StoredPart, failed, stream, whole, windows};
 use crate::args::Global;
 use crate::client::{live, report};
 use crate::connect::Connection;
@@ -25,7 +25,7 @@ type FileTable = Table<BufWriter<File>>;
 pub(super) async fn parquet(
     connection: &mut Connection,
     selection: v1::Selection,
-    stored: &Stored,
+    stored: &StoredPart,
     (file, events, global): (Option<&Path>, bool, &Global),
 ) -> Result<(), Failure> {
     let folder = file.ok_or_else(|| Failure::usage("parquet is a folder of files; name it with -f DIR"))?;

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use memctl_proto::v1;
 
-use super::stored::{Stored, failed, stream, whole, windows};
+use super::stored::{StoredPart, failed, stream, whole, windows};
 use crate::args::Global;
 use crate::client::report;
 use crate::connect::Connection;
@@ -16,7 +16,7 @@ use crate::output_file::Target;
 pub(super) async fn perfetto(
     connection: &mut Connection,
     selection: v1::Selection,
-    stored: &Stored,
+    stored: &StoredPart,
     (file, global): (Option<&Path>, &Global),
     out: &mut (dyn Write + Send),
 ) -> Result<(), Failure> {

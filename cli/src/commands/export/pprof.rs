@@ -7,7 +7,7 @@ use memctl_answers::sites::View;
 use memctl_proto::v1;
 
 use super::at_end;
-use super::stored::Stored;
+use super::stored::StoredPart;
 use crate::client::live;
 use crate::connect::Connection;
 use crate::exit::Failure;
@@ -18,7 +18,7 @@ use crate::output_file::{Target, name_of};
 pub(super) async fn pprof(
     connection: &mut Connection,
     selection: v1::Selection,
-    stored: &Stored,
+    stored: &StoredPart,
     file: Option<&Path>,
     out: &mut (dyn Write + Send),
 ) -> Result<(), Failure> {

@@ -16,7 +16,7 @@ use crate::output_file::name_of;
 use crate::render::text::plural;
 
 /// What is stored of the requested part.
-pub(super) struct Stored {
+pub(super) struct StoredPart {
     /// The job, as it is asked for.
     pub job: String,
     /// Its ranks, ascending.
@@ -24,7 +24,7 @@ pub(super) struct Stored {
     completeness: Completeness,
 }
 
-impl Stored {
+impl StoredPart {
     pub(super) async fn of(connection: &mut Connection, selection: &v1::Selection) -> Result<Self, Failure> {
         // A job without an epoch end has events as well.
         let all = v1::Selection { first_epoch: None, last_epoch: None, ..selection.clone() };
@@ -112,7 +112,7 @@ pub(super) async fn stream(
     connection: &mut Connection,
     selection: v1::Selection,
     sink: &mut impl Sink,
-    (stored, file): (&Stored, Option<&Path>),
+    (stored, file): (&StoredPart, Option<&Path>),
 ) -> Result<(), Failure> {
     let with_samples = sink.wants_samples();
     let request = v1::ExportRequest { selection: Some(selection), with_samples, ..v1::ExportRequest::default() };

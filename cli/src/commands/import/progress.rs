@@ -49,6 +49,6 @@ fn bar(rank: u32) -> ProgressBar {
 #[must_use]
 pub fn bars(visible: bool) -> (Arc<Bars>, OnProgress) {
     let bars = Arc::new(Bars { visible, all: MultiProgress::new(), ranks: Mutex::default() });
-    let told = Arc::clone(&bars);
-    (bars, Arc::new(move |progress| told.update(progress)))
+    let shared = Arc::clone(&bars);
+    (bars, Arc::new(move |progress| shared.update(progress)))
 }

@@ -16,11 +16,11 @@ const NEWEST: &str = "latest";
 
 /// See the module.
 #[derive(Clone, Debug)]
-pub struct Asked {
+pub struct ToolCall {
     given: JsonObject,
 }
 
-impl Asked {
+impl ToolCall {
     /// Arguments that passed [`super::shape::check`].
     #[must_use]
     pub const fn new(given: JsonObject) -> Self {

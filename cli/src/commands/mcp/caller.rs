@@ -13,4 +13,4 @@ pub enum Transport {
 
 /// The credentials that an HTTP request showed.
 #[derive(Clone, Debug)]
-pub struct Shown(pub Credentials);
+pub struct CallerCredentials(pub Credentials);

@@ -6,10 +6,10 @@ use memctl_answers::finding::Finding;
 use memctl_model::FindingKind;
 use serde_json::{Value, json};
 
-use super::asked::Asked;
+use super::asked::ToolCall;
 use super::catalogue::Tool;
 use super::next::{self, Next};
-use super::said::Said;
+use super::said::ToolAnswer;
 use crate::args::Global;
 use crate::client::report;
 use crate::connect::Connection;
@@ -49,7 +49,7 @@ impl Meaning {
 ///
 /// # Errors
 /// The term is unknown, or neither a term nor a finding is given.
-pub fn without_a_job(tool: Tool, asked: &Asked) -> Result<Option<Said>, Failure> {
+pub fn without_a_job(tool: Tool, asked: &ToolCall) -> Result<Option<ToolAnswer>, Failure> {
     match (tool, asked.text("finding"), asked.text("term")) {
         (Tool::Explain, None, Some(term)) => term_of(term).map(Some),
         (Tool::Explain, None, None) => Err(Failure::usage("give a term, or a finding of a job: its id or its kind")),
@@ -61,7 +61,7 @@ pub fn without_a_job(tool: Tool, asked: &Asked) -> Result<Option<Said>, Failure>
 ///
 /// # Errors
 /// The job has no such finding.
-pub async fn answer(asked: &Asked, connection: &mut Connection, global: &Global) -> Result<Said, Failure> {
+pub async fn answer(asked: &ToolCall, connection: &mut Connection, global: &Global) -> Result<ToolAnswer, Failure> {
     let wanted = asked.text("finding").unwrap_or_default();
     let report = report(connection, asked.selection()?, global).await?;
     let Some(found) = report.findings.iter().find(|finding| finding.id == wanted || finding.kind == wanted) else {
@@ -85,10 +85,10 @@ pub async fn answer(asked: &Asked, connection: &mut Connection, global: &Global)
     ];
     let area = found.known_kind().map(FindingKind::subject);
     let data = json!({"job": job, "finding": found, "about": area, "meanings": rows});
-    Ok(Said { page, data, next })
+    Ok(ToolAnswer { page, data, next })
 }
 
-fn term_of(term: &str) -> Result<Said, Failure> {
+fn term_of(term: &str) -> Result<ToolAnswer, Failure> {
     let found = meanings(term);
     if found.is_empty() {
         return Err(Failure::usage(format!(
@@ -98,7 +98,7 @@ fn term_of(term: &str) -> Result<Said, Failure> {
     }
     let page = found.iter().map(Meaning::line).collect::<Vec<_>>().join("\n");
     let rows: Vec<Value> = found.iter().map(Meaning::shown).collect();
-    Ok(Said { page, data: json!({"term": term, "meanings": rows}), next: next::from_the_list() })
+    Ok(ToolAnswer { page, data: json!({"term": term, "meanings": rows}), next: next::from_the_list() })
 }
 
 /// The meanings of a term: those of the glossary first.

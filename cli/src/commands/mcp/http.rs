@@ -20,7 +20,7 @@ use memctl_proto::v1::access_client::AccessClient;
 use rmcp::transport::streamable_http_server::session::never::NeverSessionManager;
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
 
-use super::caller::{Shown, Transport};
+use super::caller::{CallerCredentials, Transport};
 use super::server::Server;
 use crate::args::Global;
 use crate::client::{answered, caller};
@@ -90,7 +90,7 @@ async fn admit(State(door): State<Door>, mut request: Request, next: Next) -> Re
         };
     }
     if let Some(credentials) = shown {
-        request.extensions_mut().insert(Shown(credentials));
+        request.extensions_mut().insert(CallerCredentials(credentials));
     }
     next.run(request).await
 }

@@ -11,7 +11,7 @@ use crate::render::screen::Screen;
 const SCREEN: Screen = Screen { columns: Some(100), unicode: true, colour: false };
 
 /// What a tool answers.
-pub struct Said {
+pub struct ToolAnswer {
     /// The page.
     pub page: String,
     /// The data.
@@ -20,7 +20,7 @@ pub struct Said {
     pub next: Vec<Next>,
 }
 
-impl Said {
+impl ToolAnswer {
     /// An answer with its page.
     ///
     /// # Errors

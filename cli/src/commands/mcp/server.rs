@@ -18,12 +18,12 @@ use rmcp::{ErrorData, RoleServer, ServerHandler, ServiceExt as _};
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
-use super::asked::Asked;
-use super::caller::{Shown, Transport};
+use super::asked::ToolCall;
+use super::caller::{CallerCredentials, Transport};
 use super::catalogue::Tool;
 use super::next::{self, Next};
 use super::room::{self, ANSWER_BYTES_MAX, LeftOut};
-use super::said::Said;
+use super::said::ToolAnswer;
 use super::{explain, resources, shape, tools};
 use crate::args::Global;
 use crate::connect::{Connection, WhenMissing, connect, default_data_dir};
@@ -58,9 +58,11 @@ impl Server {
 
     /// The flags, with the credentials of the caller of an HTTP request.
     fn of_caller(&self, context: &RequestContext<RoleServer>) -> Global {
-        let shown = context.extensions.get::<Parts>().and_then(|parts| parts.extensions.get::<Shown>());
+        let shown = context.extensions.get::<Parts>().and_then(|parts| parts.extensions.get::<CallerCredentials>());
         match shown {
-            Some(Shown(credentials)) => Global { callers: Some(credentials.clone()), ..self.global.clone() },
+            Some(CallerCredentials(credentials)) => {
+                Global { callers: Some(credentials.clone()), ..self.global.clone() }
+            }
             None => self.global.clone(),
         }
     }
@@ -75,13 +77,13 @@ impl Server {
         };
         let given = request.arguments.unwrap_or_default();
         let answered = match shape::check(&tool.params(), &given) {
-            Ok(()) => self.answered(tool, Asked::new(given), global).await,
+            Ok(()) => self.answered(tool, ToolCall::new(given), global).await,
             Err(failure) => Err(failure),
         };
         Ok(answered.unwrap_or_else(|failure| refused(&failure)))
     }
 
-    async fn answered(&self, tool: Tool, asked: Asked, global: &Global) -> Result<CallToolResult, Failure> {
+    async fn answered(&self, tool: Tool, asked: ToolCall, global: &Global) -> Result<CallToolResult, Failure> {
         let _place = self.calls.acquire().await;
         if let Some(said) = explain::without_a_job(tool, &asked)? {
             return Ok(tool_result(tool, &asked, said, None));
@@ -125,8 +127,8 @@ fn lines(next: &[Next]) -> String {
 }
 
 /// The answer of a tool within its size.
-fn tool_result(tool: Tool, asked: &Asked, said: Said, note: Option<String>) -> CallToolResult {
-    let Said { page, mut data, next } = said;
+fn tool_result(tool: Tool, asked: &ToolCall, said: ToolAnswer, note: Option<String>) -> CallToolResult {
+    let ToolAnswer { page, mut data, next } = said;
     let text = format!("{}\nNext:\n{}", room::quoted(&page), lines(&next));
     if let Some(rows) = tool.rows() {
         room::skip(&mut data, rows, asked.skip());
@@ -155,7 +157,7 @@ fn tool_result(tool: Tool, asked: &Asked, said: Said, note: Option<String>) -> C
 }
 
 /// How to ask for rows that an answer leaves out.
-fn continued(tool: Tool, asked: &Asked, left: &LeftOut) -> Value {
+fn continued(tool: Tool, asked: &ToolCall, left: &LeftOut) -> Value {
     let LeftOut { list, rows, kept } = left;
     if tool.rows() == Some(list.as_str()) {
         let mut arguments: JsonObject = asked.given().clone();

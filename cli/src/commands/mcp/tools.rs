@@ -15,12 +15,12 @@ use memctl_model::limits::JOBS_LISTED;
 use memctl_proto::v1;
 use serde_json::{Value, json};
 
-use super::asked::{Asked, size};
+use super::asked::{ToolCall, size};
 use super::caller::Transport;
 use super::catalogue::Tool;
 use super::explain;
 use super::next;
-use super::said::Said;
+use super::said::ToolAnswer;
 use crate::args::Global;
 use crate::args::values::SizedJob;
 use crate::client::{self, answered, course, diagnosis, live, report, streamed};
@@ -38,44 +38,44 @@ const POINTS: u32 = 16;
 /// See [`Failure`].
 pub async fn answer(
     tool: Tool,
-    asked: &Asked,
+    asked: &ToolCall,
     connection: &mut Connection,
     global: &Global,
     transport: Transport,
-) -> Result<Said, Failure> {
+) -> Result<ToolAnswer, Failure> {
     match tool {
         Tool::Jobs => jobs(asked, connection).await,
         Tool::Verdict => {
             let report = report(connection, asked.selection()?, global).await?;
-            Said::new(&report, next::after_report(&report))
+            ToolAnswer::new(&report, next::after_report(&report))
         }
         Tool::Leaks => {
             let leaks = Leaks::new(report(connection, asked.selection()?, global).await?, asked.flag("all"));
-            Said::new(&leaks, next::after_leaks(&leaks.job, &leaks.findings))
+            ToolAnswer::new(&leaks, next::after_leaks(&leaks.job, &leaks.findings))
         }
         Tool::Diagnose => {
             let note = diagnosis(connection, asked.selection()?).await?;
-            Said::new(&note, next::after_diagnosis(&note))
+            ToolAnswer::new(&note, next::after_diagnosis(&note))
         }
         Tool::Ranks => {
             let ranks = Ranks::new(report(connection, asked.selection()?, global).await?);
-            Said::new(&ranks, next::after_ranks(&ranks))
+            ToolAnswer::new(&ranks, next::after_ranks(&ranks))
         }
         Tool::Sites => sites(asked, connection).await,
         Tool::Timeline => {
             let points = asked.small("points").unwrap_or(POINTS);
             let timeline = course(connection, asked.selection()?, points, global).await?;
             let next = next::other_views(&timeline.job, Tool::Timeline);
-            Said::new(&timeline, next)
+            ToolAnswer::new(&timeline, next)
         }
         Tool::Ledger => ledger(asked, connection).await,
         Tool::Frag => {
             let frag = client::fragmentation(connection, asked.selection()?).await?;
-            Said::new(&frag, next::after_settings(&frag.job, Tool::Frag))
+            ToolAnswer::new(&frag, next::after_settings(&frag.job, Tool::Frag))
         }
         Tool::Oom => {
             let oom = client::oom(connection, asked.selection()?, true).await?;
-            Said::new(&oom, next::after_settings(&oom.job, Tool::Oom))
+            ToolAnswer::new(&oom, next::after_settings(&oom.job, Tool::Oom))
         }
         Tool::WhatIf => what_if(asked, connection).await,
         Tool::Fit => fit(asked, connection).await,
@@ -89,15 +89,15 @@ pub async fn answer(
     }
 }
 
-async fn jobs(asked: &Asked, connection: &mut Connection) -> Result<Said, Failure> {
+async fn jobs(asked: &ToolCall, connection: &mut Connection) -> Result<ToolAnswer, Failure> {
     let limit = asked.small("limit").unwrap_or(JOBS_LISTED);
     let request = v1::ListJobsRequest { limit, judge: true, ..Default::default() };
     let jobs = client::jobs(connection, request).await?;
     let jobs = memctl_answers::jobs::Jobs { now_ns: crate::hosting::now_ns(), ..jobs };
-    Said::new(&jobs, next::after_jobs(&jobs))
+    ToolAnswer::new(&jobs, next::after_jobs(&jobs))
 }
 
-async fn sites(asked: &Asked, connection: &mut Connection) -> Result<Said, Failure> {
+async fn sites(asked: &ToolCall, connection: &mut Connection) -> Result<ToolAnswer, Failure> {
     use v1::sites_request::Moment;
     let selection = asked.selection()?;
     let (moment, words) = match (asked.text("at"), asked.small("epoch_end")) {
@@ -111,10 +111,10 @@ async fn sites(asked: &Asked, connection: &mut Connection) -> Result<Said, Failu
     let view = sites::View { min_share: 0.01, chosen, moment: words, ..sites::View::default() };
     let sites = live(connection, request, view).await?;
     let next = next::other_views(&sites.job, Tool::Sites);
-    Said::new(&sites, next)
+    ToolAnswer::new(&sites, next)
 }
 
-async fn ledger(asked: &Asked, connection: &mut Connection) -> Result<Said, Failure> {
+async fn ledger(asked: &ToolCall, connection: &mut Connection) -> Result<ToolAnswer, Failure> {
     use v1::ledger_request::Moment;
     let (moment, words) = match (asked.text("at"), asked.small("epoch_end")) {
         (Some("end"), _) => (Moment::End(true), "At the end of the recording".to_owned()),
@@ -125,10 +125,10 @@ async fn ledger(asked: &Asked, connection: &mut Connection) -> Result<Said, Fail
     let view = memctl_answers::ledger::View { moment: words, blocks: false, hint: None };
     let ledger = memctl_answers::ledger::Ledger { view, ..client::ledger(connection, request).await? };
     let next = next::other_views(&ledger.job, Tool::Ledger);
-    Said::new(&ledger, next)
+    ToolAnswer::new(&ledger, next)
 }
 
-async fn what_if(asked: &Asked, connection: &mut Connection) -> Result<Said, Failure> {
+async fn what_if(asked: &ToolCall, connection: &mut Connection) -> Result<ToolAnswer, Failure> {
     let limits = asked.texts("limits");
     let request = v1::WhatIfRequest {
         selection: Some(asked.selection()?),
@@ -139,10 +139,10 @@ async fn what_if(asked: &Asked, connection: &mut Connection) -> Result<Said, Fai
     };
     let response = connection.query.get_what_if(request).await;
     let what_if: WhatIf = streamed(response, connection).await?;
-    Said::new(&what_if, next::after_settings(&what_if.job, Tool::WhatIf))
+    ToolAnswer::new(&what_if, next::after_settings(&what_if.job, Tool::WhatIf))
 }
 
-async fn fit(asked: &Asked, connection: &mut Connection) -> Result<Said, Failure> {
+async fn fit(asked: &ToolCall, connection: &mut Connection) -> Result<ToolAnswer, Failure> {
     use v1::fit_request::Change;
     let recordings = asked.texts("recordings");
     let sized = recordings.iter().map(|text| text.parse());
@@ -167,10 +167,10 @@ async fn fit(asked: &Asked, connection: &mut Connection) -> Result<Said, Failure
     };
     let response = connection.query.get_fit(request).await;
     let fit: Fit = streamed(response, connection).await?;
-    Said::new(&fit, next::after_fit(&jobs, &recordings))
+    ToolAnswer::new(&fit, next::after_fit(&jobs, &recordings))
 }
 
-async fn diff(asked: &Asked, connection: &mut Connection, transport: Transport) -> Result<Said, Failure> {
+async fn diff(asked: &ToolCall, connection: &mut Connection, transport: Transport) -> Result<ToolAnswer, Failure> {
     let may_read = transport == Transport::Stdio;
     let ignored = asked.bytes("ignore")?.unwrap_or(CHANGE_BYTES);
     let runs = asked.texts("runs");
@@ -181,11 +181,11 @@ async fn diff(asked: &Asked, connection: &mut Connection, transport: Transport) 
     let diff = Diff::new((&before.0, &before.1), (&after.0, &after.1), ignored);
     // The run of a file may not be in the store.
     let is_stored = after.0 == after.1.job;
-    Said::new(&diff, next::after_diff(is_stored.then_some(&*after.0)))
+    ToolAnswer::new(&diff, next::after_diff(is_stored.then_some(&*after.0)))
 }
 
 /// The holders of each finding, as stored.
-fn stored_holders(report: &Report) -> Said {
+fn stored_holders(report: &Report) -> ToolAnswer {
     let searched = report.findings.iter().filter_map(|finding| Some((finding, finding.holders.as_ref()?)));
     let rows: Vec<Value> = searched
         .clone()
@@ -197,10 +197,10 @@ fn stored_holders(report: &Report) -> Said {
         false => sentences.iter().map(|sentence| safe(sentence)).collect::<Vec<_>>().join("\n"),
     };
     let next = next::after_holders(&report.job, !rows.is_empty());
-    Said { page, data: json!({"job": report.job, "verdict": report.verdict, "findings": rows}), next }
+    ToolAnswer { page, data: json!({"job": report.job, "verdict": report.verdict, "findings": rows}), next }
 }
 
-async fn search_holders(asked: &Asked, connection: &mut Connection) -> Result<Said, Failure> {
+async fn search_holders(asked: &ToolCall, connection: &mut Connection) -> Result<ToolAnswer, Failure> {
     let request = v1::HoldersRequest {
         selection: Some(v1::Selection {
             job: asked.job()?,
@@ -213,5 +213,5 @@ async fn search_holders(asked: &Asked, connection: &mut Connection) -> Result<Sa
     };
     let response = connection.query.find_holders(request).await;
     let holders: Holders = answered(response, connection)?;
-    Said::new(&holders, next::after_holders(&holders.job, true))
+    ToolAnswer::new(&holders, next::after_holders(&holders.job, true))
 }

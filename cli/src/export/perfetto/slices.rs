@@ -105,7 +105,7 @@ fn slices(marks: &[Mark], (first_ns, last_ns): (u64, u64)) -> Vec<Slice> {
     marks.sort_by_key(|mark| mark.time_ns);
     let first_ns = marks.first().map_or(first_ns, |mark| mark.time_ns.min(first_ns));
     let mut found =
-        Found { slices: Vec::new(), open: Vec::new(), epoch_edge: first_ns, step_end: 0, window_end: first_ns };
+        SliceBuilder { slices: Vec::new(), open: Vec::new(), epoch_edge: first_ns, step_end: 0, window_end: first_ns };
     for mark in marks {
         found.mark(mark);
     }
@@ -116,7 +116,7 @@ fn slices(marks: &[Mark], (first_ns, last_ns): (u64, u64)) -> Vec<Slice> {
     found.slices
 }
 
-struct Found {
+struct SliceBuilder {
     slices: Vec<Slice>,
     open: Vec<Open>,
     /// The last begin or end of an epoch.
@@ -125,7 +125,7 @@ struct Found {
     window_end: u64,
 }
 
-impl Found {
+impl SliceBuilder {
     fn mark(&mut self, Mark { time_ns, kind }: &Mark) {
         let at = *time_ns;
         match kind {

@@ -46,7 +46,7 @@ impl Shell {
     #[must_use]
     pub fn new(dossier: &Dossier, written_ns: u64) -> Self {
         let (script, style) = page_files();
-        let texts = PARTS.iter().map(|part| told(dossier, *part, written_ns));
+        let texts = PARTS.iter().map(|part| static_text(dossier, *part, written_ns));
         let text = texts.reduce(|best, next| if best.len() > STATIC_MAX { next } else { best }).unwrap_or_default();
         let before = format!(
             "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
@@ -74,7 +74,7 @@ impl Shell {
 }
 
 /// The content without scripts. `part` divides the number of rows in long tables.
-fn told(dossier: &Dossier, part: usize, written_ns: u64) -> String {
+fn static_text(dossier: &Dossier, part: usize, written_ns: u64) -> String {
     let job = escape(&dossier.note.job.id);
     let mut out = format!("<main>\n<h1>{job}</h1>\n<p class=\"faint\">{}</p>\n", facts(dossier));
     let parts = [

@@ -121,7 +121,7 @@ fn page(dossier: &Dossier) -> String {
 }
 
 /// The file without its script and data.
-fn told(dossier: &Dossier) -> String {
+fn static_part(dossier: &Dossier) -> String {
     page(dossier).split("<script").next().unwrap().to_owned()
 }
 
@@ -150,7 +150,7 @@ fn unbalanced(html: &str) -> Vec<String> {
 fn no_name_becomes_markup() {
     let html = page(&dossier());
     assert_eq!(html.matches("<script").count(), 2, "its data and its own script alone");
-    let html = told(&dossier());
+    let html = static_part(&dossier());
     assert_eq!(html.matches("alert(&#39;x&#39;)").count(), html.matches("alert(").count());
     assert!(!html.contains("\" onfocus") && !html.contains('\u{202e}'));
     assert!(html.matches("&lt;/script&gt;&lt;script&gt;").count() > 10, "names are shown");
@@ -164,7 +164,7 @@ fn no_name_becomes_markup() {
 
 #[test]
 fn what_is_read_without_a_script_is_whole() {
-    let html = told(&dossier());
+    let html = static_part(&dossier());
     for text in [
         "Verdict",
         "Finding 1",
@@ -180,11 +180,11 @@ fn what_is_read_without_a_script_is_whole() {
 #[test]
 fn what_is_missing_is_said_where_it_would_stand() {
     let bare = Dossier::new(report(), Parts::none("it is <gone>."));
-    let html = told(&bare);
+    let html = static_part(&bare);
     assert!(markdown::page(&bare).contains("Sites are not shown: it is &lt;gone&gt;.\n"));
     assert_eq!(html.matches("Not shown: it is &lt;gone&gt;.<").count(), 2, "{html}");
     let empty = Dossier::new(Report::default(), Parts::none("nothing was recorded"));
-    let html = told(&empty);
+    let html = static_part(&empty);
     assert!(html.contains("Nothing was recorded in this part of the job"), "{html}");
     assert_eq!(unbalanced(&html), Vec::<String>::new());
     assert!(markdown::page(&empty).contains("Nothing was recorded"));

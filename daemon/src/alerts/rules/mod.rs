@@ -172,7 +172,7 @@ impl Rules {
 
     /// The rules in force as a rules file. The built-in file is returned with its comments.
     #[must_use]
-    pub fn to_toml(&self, shown: Shown) -> String {
+    pub fn to_toml(&self, shown: ReceiverDetail) -> String {
         if self.origin == BUILT_IN { DEFAULT.to_owned() } else { render::toml(self, shown) }
     }
 }
@@ -180,7 +180,7 @@ impl Rules {
 /// How much of the receivers is shown. Addresses and commands may contain secrets (in the paths of webhooks, in
 /// arguments).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Shown {
+pub enum ReceiverDetail {
     /// Everything except the values of headers.
     Everything,
     /// Names and kinds.

@@ -1,16 +1,16 @@
 //! Writes the rules in force as a rules file.
 //!
 //! Guarantees: reading the file yields the same rules. The values of headers, which may be secrets, are left out. With
-//! [`Shown::Names`], receivers have only names and kinds, without addresses and commands.
+//! [`ReceiverDetail::Names`], receivers have only names and kinds, without addresses and commands.
 
 use std::fmt::Write as _;
 
-use super::{Http, ReceiverKind, Rules, Shown};
+use super::{Http, ReceiverDetail, ReceiverKind, Rules};
 
 const SECOND_NS: u64 = 1_000_000_000;
 
 /// The rules file as text.
-pub(super) fn toml(rules: &Rules, shown: Shown) -> String {
+pub(super) fn toml(rules: &Rules, shown: ReceiverDetail) -> String {
     let Rules { origin, external_url, resolve_after_ns, keep_firing_ns, imported, job_labels, rules, receivers } =
         rules;
     let mut out = format!("# The alert rules in force, read from {}.\n\n", origin.escape_default());
@@ -32,7 +32,9 @@ pub(super) fn toml(rules: &Rules, shown: Shown) -> String {
         key(&mut out, "type", text(receiver.kind_name()));
         key(&mut out, "timeout", text(&time(receiver.timeout_ns)));
         match &receiver.kind {
-            _ if shown == Shown::Names => out.push_str("# the address is only shown to operators of all tenants\n"),
+            _ if shown == ReceiverDetail::Names => {
+                out.push_str("# the address is only shown to operators of all tenants\n")
+            }
             ReceiverKind::Webhook(to) => http(&mut out, to),
             ReceiverKind::Alertmanager { http: to, resend_ns } => {
                 http(&mut out, to);

@@ -23,7 +23,7 @@ fn the_built_in_rules_are_read_and_cover_what_matters() {
     let rules = built_in();
     assert_eq!(rules, Rules::default());
     assert_eq!((rules.origin.as_str(), rules.resolve_after_ns / 3_600_000_000_000), (BUILT_IN, 24));
-    assert_eq!(rules.to_toml(Shown::Everything), DEFAULT);
+    assert_eq!(rules.to_toml(ReceiverDetail::Everything), DEFAULT);
     for kind in FindingKind::ALL {
         let taken = rules.rules.iter().any(|rule| rule.takes(&finding(kind, Severity::Critical)));
         // Churn slows a job down but does not end it.
@@ -112,16 +112,18 @@ fn a_file_stands_beside_the_built_in_rules() {
 #[test]
 fn what_is_in_force_reads_as_it_was_without_secrets() {
     let rules = parse(WHOLE).unwrap();
-    assert_eq!(parse(&rules.to_toml(Shown::Everything)).unwrap(), rules);
+    assert_eq!(parse(&rules.to_toml(ReceiverDetail::Everything)).unwrap(), rules);
     let secret = WHOLE.replace("timeout = \"3s\"", "headers = { X-Token = \"hunter2\" }");
     let rules = parse(&secret).unwrap();
-    assert!(!rules.to_toml(Shown::Everything).contains("hunter2") && !format!("{rules:?}").contains("hunter2"));
     assert!(
-        rules.to_toml(Shown::Everything).contains("# headers that are not shown = X-Token"),
-        "{}",
-        rules.to_toml(Shown::Everything)
+        !rules.to_toml(ReceiverDetail::Everything).contains("hunter2") && !format!("{rules:?}").contains("hunter2")
     );
-    assert!(parse(&rules.to_toml(Shown::Everything)).is_ok());
+    assert!(
+        rules.to_toml(ReceiverDetail::Everything).contains("# headers that are not shown = X-Token"),
+        "{}",
+        rules.to_toml(ReceiverDetail::Everything)
+    );
+    assert!(parse(&rules.to_toml(ReceiverDetail::Everything)).is_ok());
 }
 
 #[test]
@@ -229,7 +231,7 @@ fn any_text_is_read_or_refused() {
     runner
         .run(&texts, |pieces| {
             if let Ok(rules) = parse(&pieces.concat()) {
-                proptest::prop_assert_eq!(parse(&rules.to_toml(Shown::Everything)).unwrap(), rules);
+                proptest::prop_assert_eq!(parse(&rules.to_toml(ReceiverDetail::Everything)).unwrap(), rules);
             }
             Ok(())
         })

@@ -17,7 +17,7 @@ const UNSEEN: u64 = 2;
 
 /// The forecast that was made at a step's end.
 #[derive(Clone, Debug)]
-pub(super) struct Told {
+pub(super) struct Forecast {
     /// The request that will fail, as found at that step's end.
     pub fails: Fails,
     /// Requests that may fail in that step instead.
@@ -37,7 +37,7 @@ pub(super) struct Saw {
     pub is_uneven: bool,
 }
 
-impl Told {
+impl Forecast {
     /// Whether it is time to search for the failure again.
     pub fn is_followed(&self, seen: u64) -> bool {
         seen >= self.at + u64::from(self.fails.steps) / AGAIN
@@ -70,7 +70,7 @@ mod tests {
 
     use super::*;
 
-    fn told(steps: u32) -> Told {
+    fn forecast(steps: u32) -> Forecast {
         let fails = Fails {
             steps,
             of: Of::Last,
@@ -82,20 +82,20 @@ mod tests {
             reserved_bytes: 0,
             is_certain: true,
         };
-        Told { fails, instead: Vec::new(), at: 100 }
+        Forecast { fails, instead: Vec::new(), at: 100 }
     }
 
     #[test]
     fn what_fails_in_many_steps_is_looked_for_again_after_some() {
-        assert_eq!([102, 103].map(|seen| told(24).is_followed(seen)), [false, true]);
-        assert!(told(7).is_followed(100), "near the end at each step");
-        assert_eq!([100, 101, 123, 124, 130].map(|seen| told(24).steps(seen)), [24, 23, 1, 1, 1]);
+        assert_eq!([102, 103].map(|seen| forecast(24).is_followed(seen)), [false, true]);
+        assert!(forecast(7).is_followed(100), "near the end at each step");
+        assert_eq!([100, 101, 123, 124, 130].map(|seen| forecast(24).steps(seen)), [24, 23, 1, 1, 1]);
     }
 
     #[test]
     fn it_stands_until_its_step_or_half_way_where_steps_differ() {
         let stands = |steps, is_in_sight, is_uneven| {
-            (101..200).take_while(|&seen| told(steps).stands(Saw { seen, is_in_sight, is_uneven })).count()
+            (101..200).take_while(|&seen| forecast(steps).stands(Saw { seen, is_in_sight, is_uneven })).count()
         };
         assert_eq!(stands(24, true, false), 23);
         assert_eq!(stands(24, false, true), 11);

@@ -104,17 +104,17 @@ fn info() -> SessionInfo {
 
 #[tokio::test]
 async fn the_request_is_named_before_the_step_in_which_it_fails() {
-    told_by_rounds_of(1).await;
+    forecast_by_rounds_of(1).await;
 }
 
 #[tokio::test]
 async fn several_short_steps_in_a_round_are_told_as_well() {
     // Nothing has arrived yet after the last step of a round.
-    told_by_rounds_of(3).await;
+    forecast_by_rounds_of(3).await;
 }
 
 /// Searches once every `steps` steps.
-async fn told_by_rounds_of(steps: u64) {
+async fn forecast_by_rounds_of(steps: u64) {
     let limit = Limit::Device(LIMIT);
     let mut training = Training {
         allocator: Allocator::new(Conf::default(), limit),
@@ -125,7 +125,7 @@ async fn told_by_rounds_of(steps: u64) {
         asked: StackId::NONE,
     };
     let place = Arc::new(Semaphore::new(1));
-    let (mut look, mut told, mut step) = (None::<Look>, Vec::new(), 0);
+    let (mut look, mut forecasts, mut step) = (None::<Look>, Vec::new(), 0);
     while training.step().is_some() {
         step += 1;
         assert!(step < 100, "it never fails");
@@ -142,21 +142,28 @@ async fn told_by_rounds_of(steps: u64) {
         }
         let look = look.as_mut().unwrap();
         assert!(look.catch_up(&training.store, session, row, (limit, Foresight::AllSteps)).await.unwrap());
-        told.extend(
-            look.told.as_ref().map(|told| (step, Fails { steps: told.steps(look.ahead.steps_seen()), ..told.fails })),
+        forecasts.extend(
+            look.forecast
+                .as_ref()
+                .map(|forecast| (step, Fails { steps: forecast.steps(look.ahead.steps_seen()), ..forecast.fails })),
         );
     }
-    let (at, fails) = *told.last().expect("nothing was foreseen");
+    let (at, fails) = *forecasts.last().expect("nothing was foreseen");
     // The end of a step is known once an event follows it: here with the next step.
-    assert!(at < step + 1, "{told:?}, failed in {}", step + 1);
-    assert_eq!((fails.stack, fails.shortage), (training.asked, Shortage::Capacity), "{told:?}");
+    assert!(at < step + 1, "{forecasts:?}, failed in {}", step + 1);
+    assert_eq!((fails.stack, fails.shortage), (training.asked, Shortage::Capacity), "{forecasts:?}");
     // Searches from far away, which replayed nothing, did not delay a long search.
-    assert!(steps > 1 || told[0].1.steps > STEPS_AHEAD, "{told:?}");
+    assert!(steps > 1 || forecasts[0].1.steps > STEPS_AHEAD, "{forecasts:?}");
     // The forecast counts from the end of the step before the one that was running when it was made.
-    assert_eq!(at - 1 + u64::from(fails.steps), step + 1, "{told:?}");
+    assert_eq!(at - 1 + u64::from(fails.steps), step + 1, "{forecasts:?}");
     let watched = RankWatch::new(RankFacts::default());
     let look = look.unwrap();
-    let finding = look.finding(look.told.as_ref().unwrap(), &watched, |_| Asked { bytes: 1, stack: Vec::new() }, LIMIT);
+    let finding = look.finding(
+        look.forecast.as_ref().unwrap(),
+        &watched,
+        |_| ForecastRequest { bytes: 1, stack: Vec::new() },
+        LIMIT,
+    );
     assert!(finding.title.starts_with("Rank 0 will run out of memory in"), "{}", finding.title);
 }
 

@@ -50,7 +50,7 @@ pub(super) struct Replays {
     wait: Duration,
     /// The permit for a replay without a limit.
     long: Arc<Semaphore>,
-    settings: Cache<settings::Key, settings::Done>,
+    settings: Cache<settings::Key, settings::SettingsResult>,
     sizes: Cache<sizes::Key, memctl_answers::fit::Fit>,
 }
 

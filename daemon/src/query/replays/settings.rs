@@ -51,7 +51,7 @@ impl Key {
 
 /// The result: the device's figures, and what they do not cover.
 #[derive(Clone)]
-pub(super) struct Done {
+pub(super) struct SettingsResult {
     ranks: Vec<Rank>,
     not_looked_at: Vec<String>,
 }
@@ -105,7 +105,7 @@ impl Replays {
             self.usual(store.clone(), &one, &subject.limits, &command, grown).await
         };
         let replayed = replayed.await.map_err(|why: ReadError| why.to_string());
-        let first = replayed.and_then(|Done { ranks, not_looked_at }| {
+        let first = replayed.and_then(|SettingsResult { ranks, not_looked_at }| {
             let device = ranks.into_iter().next().ok_or_else(|| "nothing of it is stored".to_owned())?;
             Ok((device, not_looked_at))
         });
@@ -121,7 +121,7 @@ impl Replays {
         limits: &[Limit],
         command: &str,
         grown: u64,
-    ) -> Result<Done, ReadError> {
+    ) -> Result<SettingsResult, ReadError> {
         let refusal = too_long(EVENTS_MAX, command);
         if one.events > EVENTS_MAX && one.is_whole() {
             return Err(ReadError::NotNow(refusal));
@@ -137,7 +137,7 @@ impl Replays {
         let replay = async move {
             match replayed(&store, &part, question).await? {
                 replaying if replaying.is_too_long => Err(ReadError::NotNow(refusal)),
-                replaying => Done::of(replaying),
+                replaying => SettingsResult::of(replaying),
             }
         };
         self.done(Cached { cache: |replays| &replays.settings, key: key.clone(), is_same, replay }).await
@@ -173,7 +173,7 @@ async fn pass(store: &Arc<dyn Store>, part: &v1::Selection, question: Question) 
     passed(store, part, pass).await
 }
 
-impl Done {
+impl SettingsResult {
     fn of(Replaying { ranks, not_looked_at, .. }: Replaying) -> Result<Self, ReadError> {
         if ranks.is_empty() {
             let why = not_looked_at.first().map_or("nothing of it is stored", |text| text.trim_end_matches('.'));

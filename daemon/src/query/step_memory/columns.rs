@@ -9,7 +9,7 @@ use memctl_analysis::classes::Class;
 use memctl_analysis::lifetimes::{BlockLife, Lives, OPEN};
 use memctl_analysis::step_blocks::Stacked;
 use memctl_answers::Frame;
-use memctl_answers::blocks::{StackTold, Stacks};
+use memctl_answers::blocks::{StackContent, Stacks};
 use memctl_answers::step_memory::StepBlocks;
 use memctl_model::StackId;
 use memctl_proto::StackDictionary;
@@ -63,10 +63,10 @@ impl Drawn {
     }
 }
 
-fn content(dictionary: &StackDictionary, id: StackId) -> StackTold {
+fn content(dictionary: &StackDictionary, id: StackId) -> StackContent {
     let of = |frame: &memctl_model::Frame| Frame::from(frame);
     let stack = dictionary.stack(id);
-    StackTold {
+    StackContent {
         frames: stack.calls().iter().map(of).collect(),
         site: stack.site().map(of),
         owner: stack.owner().map(str::to_owned),

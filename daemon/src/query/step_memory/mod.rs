@@ -161,7 +161,7 @@ async fn place(
     of: &OneDevice<'_>,
     at: StepAt,
     part: (Option<u64>, Option<u64>),
-    found: &crate::job_data::job::Found,
+    found: &crate::job_data::job::FoundJob,
 ) -> Result<Place, ReadError> {
     let (which, around) = match at {
         StepAt::Step(step) => (Which::Step(step), None),

@@ -38,7 +38,7 @@ pub(super) struct PhaseSpan {
 
 /// A step, its neighbours and its phases.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Found {
+pub(super) struct FoundStep {
     pub span: Span,
     pub previous: Option<StepName>,
     pub next: Option<Span>,
@@ -54,7 +54,7 @@ pub(super) enum Which {
 }
 
 /// Finds a step; `None` if there is no such step.
-pub(super) async fn find(of: &OneDevice<'_>, which: Which) -> Result<Option<Found>, ReadError> {
+pub(super) async fn find(of: &OneDevice<'_>, which: Which) -> Result<Option<FoundStep>, ReadError> {
     let is_near = |chunk: &&ChunkRow| match which {
         Which::Step(step) => (chunk.index.first_step..=chunk.index.last_step).contains(&step),
         Which::At(time_ns) => (chunk.index.first_ns..=chunk.index.last_ns).contains(&time_ns),
@@ -75,9 +75,10 @@ pub(super) async fn find(of: &OneDevice<'_>, which: Which) -> Result<Option<Foun
     for around_ns in AROUND_NS {
         let wider = (times_ns.0.saturating_sub(around_ns), times_ns.1.saturating_add(around_ns));
         let marks = marks(of, wider).await?;
-        found = chosen(&spans(&marks), which).map(|found| Found { phases: phases(&marks), ..found });
+        found = chosen(&spans(&marks), which).map(|found| FoundStep { phases: phases(&marks), ..found });
         let reaches = (wider.0 <= all.0, wider.1 >= all.1);
-        let is_whole = |found: &Found| (found.previous.is_some() || reaches.0) && (found.next.is_some() || reaches.1);
+        let is_whole =
+            |found: &FoundStep| (found.previous.is_some() || reaches.0) && (found.next.is_some() || reaches.1);
         if found.as_ref().is_some_and(is_whole) || reaches == (true, true) {
             break;
         }
@@ -160,7 +161,7 @@ fn windows(marks: &[Mark]) -> Vec<Span> {
     spans
 }
 
-fn chosen(spans: &[Span], which: Which) -> Option<Found> {
+fn chosen(spans: &[Span], which: Which) -> Option<FoundStep> {
     let at = match which {
         Which::Step(step) => spans.iter().rposition(|span| span.name.step == step)?,
         Which::At(time_ns) => {
@@ -169,7 +170,7 @@ fn chosen(spans: &[Span], which: Which) -> Option<Found> {
     };
     let next = spans.get(at + 1).copied();
     let previous = at.checked_sub(1).map(|before| spans[before].name);
-    Some(Found { span: spans[at], previous, next, phases: Vec::new() })
+    Some(FoundStep { span: spans[at], previous, next, phases: Vec::new() })
 }
 
 /// The phases that have both marks.

@@ -137,9 +137,9 @@ impl Tiles {
         let (marks, marks_left_out) =
             if events <= self.bounds.marked { marks(store, one, times_ns).await? } else { (Vec::new(), 0) };
         // After the last event, either data is still missing or nothing happened.
-        let told: Vec<&Bucket> =
+        let buckets: Vec<&Bucket> =
             filled.buckets.iter().take_while(|bucket| Some(bucket.start_ns) <= rows.reach_ns()).collect();
-        let first_slot = told.first().map_or(0, |first| (first.start_ns - times_ns.0) >> place.level);
+        let first_slot = buckets.first().map_or(0, |first| (first.start_ns - times_ns.0) >> place.level);
         let is_over = one.end.is_some() || rows.is_past(times_ns.1);
         Ok(Tile {
             head: Head {
@@ -153,7 +153,7 @@ impl Tiles {
                 first_at: rfc3339(times_ns.0),
                 slots: SLOTS,
                 first_slot,
-                count: told.len() as u64,
+                count: buckets.len() as u64,
                 detail: filled.detail.name(),
                 coarse_chunks: filled.coarse,
                 is_final: is_over && filled.coarse == 0,
@@ -162,7 +162,7 @@ impl Tiles {
                 marks,
                 marks_left_out,
             },
-            slots: told.into_iter().map(slot).collect(),
+            slots: buckets.into_iter().map(slot).collect(),
         })
     }
 
@@ -179,7 +179,7 @@ impl Tiles {
         if let Some(before) = before {
             timeline.push(BEFORE_NS, before.end());
         }
-        let told = match detail {
+        let coarse = match detail {
             Detail::Events => match unless_expired(self.profiles.steps(device, within).await)? {
                 Some(all) => {
                     enter(&mut timeline, before.and(all.first()).map(|first| first.before()));
@@ -204,11 +204,11 @@ impl Tiles {
             },
             Detail::Chunks => None,
         };
-        if told.is_none() {
+        if coarse.is_none() {
             within.iter().for_each(|row| timeline.push_rollup(&row.rollup()));
         }
-        let detail = told.map_or(Detail::Chunks, |_| detail);
-        Ok(Filled { buckets: timeline.finish(), detail, coarse: told.unwrap_or(0) })
+        let detail = coarse.map_or(Detail::Chunks, |_| detail);
+        Ok(Filled { buckets: timeline.finish(), detail, coarse: coarse.unwrap_or(0) })
     }
 }
 

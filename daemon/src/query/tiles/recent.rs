@@ -10,10 +10,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// The cache; see the module.
 pub(super) struct Recent<K, V> {
     bytes_max: usize,
-    kept: Mutex<Kept<K, V>>,
+    kept: Mutex<CacheEntries<K, V>>,
 }
 
-struct Kept<K, V> {
+struct CacheEntries<K, V> {
     bytes: usize,
     /// The number of uses so far; each use has its own number.
     uses: u64,
@@ -29,14 +29,14 @@ struct One<V> {
 
 impl<K: Clone + Eq + Hash, V> Recent<K, V> {
     pub fn new(bytes_max: usize) -> Self {
-        let kept = Kept { bytes: 0, uses: 0, by_key: HashMap::new(), by_use: BTreeMap::new() };
+        let kept = CacheEntries { bytes: 0, uses: 0, by_key: HashMap::new(), by_use: BTreeMap::new() };
         Self { bytes_max, kept: Mutex::new(kept) }
     }
 
     /// The value of a key. The call counts as a use.
     pub fn get(&self, key: &K) -> Option<Arc<V>> {
         let mut kept = self.lock();
-        let Kept { uses, by_key, by_use, .. } = &mut *kept;
+        let CacheEntries { uses, by_key, by_use, .. } = &mut *kept;
         let one = by_key.get_mut(key)?;
         *uses += 1;
         by_use.remove(&one.used);
@@ -63,12 +63,12 @@ impl<K: Clone + Eq + Hash, V> Recent<K, V> {
         kept.by_key.insert(key, One { value, bytes, used });
     }
 
-    fn lock(&self) -> MutexGuard<'_, Kept<K, V>> {
+    fn lock(&self) -> MutexGuard<'_, CacheEntries<K, V>> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl<K: Eq + Hash, V> Kept<K, V> {
+impl<K: Eq + Hash, V> CacheEntries<K, V> {
     fn remove(&mut self, key: &K) {
         if let Some(gone) = self.by_key.remove(key) {
             self.by_use.remove(&gone.used);

@@ -65,7 +65,7 @@ fn info() -> SessionInfo {
 }
 
 /// A store with these events, and the levels after each of them.
-pub(crate) struct Stored {
+pub(crate) struct TileStore {
     pub store: SqliteStore,
     levels: Vec<(u64, Levels)>,
 }
@@ -129,20 +129,20 @@ pub(crate) async fn append(store: &SqliteStore, first_seq: u64, items: &[Packed]
     durable_seq + 1
 }
 
-pub(crate) async fn stored(events: &[Event], length: usize) -> Stored {
+pub(crate) async fn stored(events: &[Event], length: usize) -> TileStore {
     let (store, mut levels) = (SqliteStore::in_memory().await.unwrap(), Vec::new());
     let mut items = items(events, length, &mut levels);
     let produced = events.len() as u64;
     items.push(Packed::end(&SessionEnd { time_ns: u64::MAX >> 2, produced, ..SessionEnd::default() }));
     append(&store, 1, &items).await;
-    Stored { store, levels }
+    TileStore { store, levels }
 }
 
 fn selection() -> v1::Selection {
     v1::Selection { job: "j".into(), ranks: vec![0], ..v1::Selection::default() }
 }
 
-impl Stored {
+impl TileStore {
     /// The expected slot, computed directly from the events; `None` if nothing was known.
     fn directly(&self, start_ns: u64, end_ns: u64) -> Option<[u64; COLUMNS.len()]> {
         let from = self.levels.partition_point(|(time, _)| *time < start_ns);
@@ -176,16 +176,16 @@ impl Stored {
             let at = slot.checked_sub(tile.head.first_slot).and_then(|at| tile.slots.get(at as usize));
             let direct = self.directly(start, start + place.slot_ns()).filter(|_| start <= self.end());
             match (at, direct) {
-                (Some(told), Some(direct)) if exact => assert_eq!(*told, direct, "slot {slot} of {place:?}"),
-                (Some(told), Some(direct)) => {
+                (Some(listed), Some(direct)) if exact => assert_eq!(*listed, direct, "slot {slot} of {place:?}"),
+                (Some(listed), Some(direct)) => {
                     assert!(
-                        told[0] <= direct[0] && told[1] >= direct[1] && told[3] >= direct[3],
+                        listed[0] <= direct[0] && listed[1] >= direct[1] && listed[3] >= direct[3],
                         "{slot} of {place:?}"
                     );
                 }
                 (None, None) => {}
                 // A run or chunk that begins before the recording's first slot is placed where it begins.
-                (told, direct) => panic!("slot {slot} of {place:?} ({begin} to {end}): {told:?} and {direct:?}"),
+                (listed, direct) => panic!("slot {slot} of {place:?} ({begin} to {end}): {listed:?} and {direct:?}"),
             }
         }
     }
@@ -270,11 +270,11 @@ fn a_tile_of_what_goes_on_changes_until_it_is_over() {
         let next = append(&store, 1, &items[..2]).await;
         let before = ask().await.unwrap();
         assert!(!before.head.is_final);
-        let stored = Stored { store: SqliteStore::in_memory().await.unwrap(), levels: levels[..1_000].to_vec() };
+        let stored = TileStore { store: SqliteStore::in_memory().await.unwrap(), levels: levels[..1_000].to_vec() };
         stored.compare(place, &before);
         append(&store, next, &items[2..]).await;
         let after = ask().await.unwrap();
-        let stored = Stored { store: SqliteStore::in_memory().await.unwrap(), levels };
+        let stored = TileStore { store: SqliteStore::in_memory().await.unwrap(), levels };
         stored.compare(place, &after);
         let is_past = stored.levels[1_500].0 >= place.times_ns().unwrap().1;
         assert_eq!(after.head.is_final, is_past);

@@ -86,7 +86,7 @@ pub async fn check(address: &StoreAddress, depth: Depth) -> Result<Checked, Stor
             let found = read_only::source(path, &place).await?;
             read_only::check_current(&place, found.schema_version)?;
             let connection = found.options.connect().await;
-            let connection = connection.map_err(|error| sqlite::fault::told_at_open(&place, error.into()))?;
+            let connection = connection.map_err(|error| sqlite::fault::store_error_at_open(&place, error.into()))?;
             let store = SqliteStore::open_read_only(path).await?;
             (Box::new(store), Source::Sqlite { connection, options: found.options, place })
         }
@@ -100,7 +100,7 @@ pub async fn check(address: &StoreAddress, depth: Depth) -> Result<Checked, Stor
     let mut checked =
         Checked { info, totals, items_read: 0, items_without_checksum: 0, problems: Vec::new(), problems_found: 0 };
     let outcome = source.run(depth, &mut checked).await;
-    let outcome = outcome.map_err(|fault| source.told(fault));
+    let outcome = outcome.map_err(|fault| source.store_error(fault));
     source.close().await;
     store.close().await?;
     outcome.map(|()| checked)
@@ -137,10 +137,10 @@ impl Source {
         }
     }
 
-    fn told(&self, fault: Fault) -> StoreError {
+    fn store_error(&self, fault: Fault) -> StoreError {
         match self {
-            Self::Sqlite { place, .. } => sqlite::fault::told(place, "checking", fault),
-            Self::Postgres { place, .. } => postgres::fault::told(place, "checking", fault),
+            Self::Sqlite { place, .. } => sqlite::fault::store_error(place, "checking", fault),
+            Self::Postgres { place, .. } => postgres::fault::store_error(place, "checking", fault),
         }
     }
 

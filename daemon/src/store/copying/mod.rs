@@ -32,7 +32,7 @@ pub struct Copied {
 /// # Errors
 /// The file exists already, the store cannot be read, or the disk is full.
 pub async fn backup(address: &StoreAddress, target: &Path) -> Result<Copied, StoreError> {
-    let cannot = |error: std::io::Error| told(target, &error);
+    let cannot = |error: std::io::Error| store_error(target, &error);
     if target.exists() {
         return Err(StoreError::Refused {
             session: 0,
@@ -61,7 +61,7 @@ pub async fn backup(address: &StoreAddress, target: &Path) -> Result<Copied, Sto
 /// The file is not an undamaged backup, or the store holds data already.
 pub async fn restore(source: &Path, address: &StoreAddress, damaged: bool) -> Result<Copied, StoreError> {
     sound::has_all_pages(source)?;
-    let scratch = Scratch::make().map_err(|error| told(source, &error))?;
+    let scratch = Scratch::make().map_err(|error| store_error(source, &error))?;
     let current = sqlite::brought_up_to_date(source, &scratch.0).await.map_err(sound::of_pages)?;
     let from = current.as_deref().unwrap_or(source);
     if !damaged {
@@ -90,7 +90,7 @@ fn not_empty(place: &str, totals: &Totals) -> StoreError {
     }
 }
 
-fn told(path: &Path, error: &std::io::Error) -> StoreError {
+fn store_error(path: &Path, error: &std::io::Error) -> StoreError {
     StoreError::Unreachable { place: path.display().to_string(), reason: error.to_string() }
 }
 

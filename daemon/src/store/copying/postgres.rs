@@ -55,7 +55,7 @@ pub(super) async fn backup(url: &str, target: &Path) -> Result<(), StoreError> {
 
 async fn read_all(from: &mut PgConnection, to: &mut SqliteConnection) -> Result<(), Fault> {
     let tables = tables(to).await?;
-    let known = Known::of(from).await?;
+    let known = DatabaseColumns::of(from).await?;
     for table in tables.iter().rev() {
         let delete = format!("DELETE FROM \"{}\"", table.name);
         sqlx::query(AssertSqlSafe(delete)).execute(&mut *to).await?;
@@ -104,7 +104,7 @@ pub(super) async fn restore(source: &Path, url: &str) -> Result<Totals, StoreErr
         return Err(error);
     }
     let outcome = write_all(&mut from, &store).await;
-    let outcome = outcome.map_err(|error| fault::told(store.place(), "restoring", error));
+    let outcome = outcome.map_err(|error| fault::store_error(store.place(), "restoring", error));
     let totals = store.totals().await;
     store.close().await?;
     outcome.and(totals)
@@ -121,7 +121,7 @@ async fn write_all(from: &mut SqliteConnection, store: &PostgresStore) -> Result
         let totals = Totals { jobs: jobs.cast_unsigned(), ..Totals::default() };
         return Err(not_empty(store.place(), &totals).into());
     }
-    let known = Known::of(&mut tx).await?;
+    let known = DatabaseColumns::of(&mut tx).await?;
     for table in tables.iter().rev() {
         known.check(table)?;
         sqlx::query(AssertSqlSafe(format!("DELETE FROM memctl.\"{}\"", table.name))).execute(&mut *tx).await?;
@@ -158,13 +158,13 @@ async fn write_all(from: &mut SqliteConnection, store: &PostgresStore) -> Result
 }
 
 /// The database's columns.
-struct Known {
+struct DatabaseColumns {
     types: BTreeMap<(String, String), String>,
     /// Table and column whose values the database assigns.
     identities: BTreeSet<(String, String)>,
 }
 
-impl Known {
+impl DatabaseColumns {
     async fn of(connection: &mut PgConnection) -> Result<Self, Fault> {
         let listed = "SELECT table_name::text, column_name::text, data_type::text, is_identity::text
             FROM information_schema.columns WHERE table_schema = 'memctl'";

@@ -10,7 +10,7 @@ use std::path::Path;
 use super::super::StoreError;
 use super::super::address::StoreAddress;
 use super::super::checking::{self, Depth};
-use super::told;
+use super::store_error;
 
 /// Bytes that are read of SQLite's header. They include the page size and the page count
 /// (https://www.sqlite.org/fileformat.html, 1.3).
@@ -21,7 +21,7 @@ const SAID_MAX: usize = 200;
 
 /// Refuses a file that is empty or has fewer pages than its header states.
 pub(super) fn has_all_pages(source: &Path) -> Result<(), StoreError> {
-    let cannot = |error: std::io::Error| told(source, &error);
+    let cannot = |error: std::io::Error| store_error(source, &error);
     let mut file = File::open(source).map_err(cannot)?;
     let length = file.metadata().map_err(cannot)?.len();
     if length == 0 {

@@ -11,7 +11,7 @@ use tokio_stream::StreamExt as _;
 use super::super::sqlite::{fault, read_only};
 use super::super::{SqliteStore, Store, StoreError, Totals, migrations};
 use super::tables::tables;
-use super::{not_empty, told};
+use super::{not_empty, store_error};
 use crate::store::row_reader::Fault;
 
 /// Copies a file into an empty one.
@@ -26,7 +26,7 @@ pub(super) async fn backup(path: &Path, target: &Path) -> Result<(), StoreError>
         outcome?;
         Ok::<_, Fault>(())
     };
-    copied.await.map_err(|error| fault::told(&place, "copying", error))
+    copied.await.map_err(|error| fault::store_error(&place, "copying", error))
 }
 
 /// A copy of an older backup with the current schema, in a folder; `None` if the schema is current.
@@ -39,12 +39,12 @@ pub(super) async fn brought_up_to_date(source: &Path, folder: &Path) -> Result<O
         connection.close().await?;
         if said == ["ok"] { Ok(()) } else { Err(Fault::Damaged(said.join("; "))) }
     };
-    sound.await.map_err(|error| fault::told(&place, "reading", error))?;
+    sound.await.map_err(|error| fault::store_error(&place, "reading", error))?;
     if found.schema_version == migrations::NEWEST {
         return Ok(None);
     }
     let copy = folder.join("memctl.db");
-    std::fs::copy(source, &copy).map_err(|error| told(source, &error))?;
+    std::fs::copy(source, &copy).map_err(|error| store_error(source, &error))?;
     SqliteStore::open(&copy, "memctl restore").await?.close().await?;
     Ok(Some(copy))
 }
@@ -55,7 +55,7 @@ pub(super) async fn totals(path: &Path) -> Result<Totals, StoreError> {
     let sums = "SELECT (SELECT count(*) FROM job), count(*), coalesce(sum(events), 0), coalesce(sum(stored_bytes), 0) FROM session";
     let counted = sqlx::query_as::<_, (i64, i64, i64, i64)>(sums).fetch_one(&mut connection).await;
     let (jobs, sessions, events, stored_bytes) =
-        counted.map_err(|error| fault::told(&path.display().to_string(), "adding up", error.into()))?;
+        counted.map_err(|error| fault::store_error(&path.display().to_string(), "adding up", error.into()))?;
     let [jobs, sessions, events, stored_bytes] = [jobs, sessions, events, stored_bytes].map(i64::cast_unsigned);
     Ok(Totals { jobs, sessions, events, stored_bytes, ..Totals::default() })
 }
@@ -64,7 +64,7 @@ pub(super) async fn totals(path: &Path) -> Result<Totals, StoreError> {
 pub(super) async fn connect(source: &Path) -> Result<(SqliteConnection, Option<std::fs::File>), StoreError> {
     let place = source.display().to_string();
     let read_only::Source { options, held, .. } = read_only::source(source, &place).await?;
-    let connection = options.connect().await.map_err(|error| fault::told_at_open(&place, error.into()))?;
+    let connection = options.connect().await.map_err(|error| fault::store_error_at_open(&place, error.into()))?;
     Ok((connection, held))
 }
 

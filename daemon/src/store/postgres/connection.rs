@@ -11,7 +11,7 @@ use memctl_model::Backoff;
 use sqlx::postgres::{PgConnectOptions, PgConnection, PgPool, PgPoolOptions, Postgres};
 use sqlx::{ConnectOptions, Connection, Executor, Transaction};
 
-use super::fault::{is_passing, is_race, told, told_at_open};
+use super::fault::{is_passing, is_race, store_error, store_error_at_open};
 use super::{PostgresStore, StoreError};
 use crate::store::migrations;
 use crate::store::row_reader::Fault;
@@ -67,7 +67,7 @@ async fn finished(
         Ok(version) => Ok(Opened { pool, options, version }),
         Err(fault) => {
             pool.close().await;
-            Err(told_at_open(place, fault))
+            Err(store_error_at_open(place, fault))
         }
     }
 }
@@ -95,7 +95,7 @@ async fn connect(url: &str, place: &str, more: &[(&str, &str)]) -> Result<(PgPoo
         .await;
     match pool {
         Ok(pool) => Ok((pool, options)),
-        Err(error) => Err(told_at_open(place, reason(error, &options).await.into())),
+        Err(error) => Err(store_error_at_open(place, reason(error, &options).await.into())),
     }
 }
 
@@ -208,7 +208,7 @@ impl Attempts for Retries<'_> {
 
     async fn begin(&mut self) -> Result<Transaction<'_, Postgres>, StoreError> {
         let began = self.store.pool.begin().await;
-        began.map_err(|error| told(&self.store.place, self.operation, error.into()))
+        began.map_err(|error| store_error(&self.store.place, self.operation, error.into()))
     }
 
     /// Repeats the transaction after a serialization failure or a deadlock, with a pause.
@@ -220,7 +220,7 @@ impl Attempts for Retries<'_> {
                 return Ok(None);
             }
             Err(Fault::Sql(error)) if is_passing(&error) && self.tries + 1 < TRIES_MAX => error,
-            Err(fault) => return Err(told(&self.store.place, self.operation, fault)),
+            Err(fault) => return Err(store_error(&self.store.place, self.operation, fault)),
         };
         tracing::debug!(place = self.store.place, operation = self.operation, tries = self.tries + 1, %error, "trying again");
         // Half of the pause is random, so that two transactions that collided do not collide again.

@@ -9,10 +9,10 @@ use super::StoreError;
 use crate::store::row_reader::Fault;
 
 /// A fault while the database is read or written.
-pub(in crate::store) fn told(place: &str, operation: &'static str, fault: Fault) -> StoreError {
+pub(in crate::store) fn store_error(place: &str, operation: &'static str, fault: Fault) -> StoreError {
     let place = place.to_owned();
     match fault {
-        Fault::Told(error) => error,
+        Fault::Store(error) => error,
         Fault::Damaged(what) => StoreError::Damaged { place, what },
         Fault::Overtaken => StoreError::Failed { place, operation, reason: "another writer was faster".into() },
         Fault::Sql(Error::PoolClosed) => StoreError::Closed { place },
@@ -41,8 +41,8 @@ pub(in crate::store) fn told(place: &str, operation: &'static str, fault: Fault)
 
 /// Translates a fault while connecting or migrating. Errors without a more specific kind become
 /// [`StoreError::Unreachable`].
-pub(in crate::store) fn told_at_open(place: &str, fault: Fault) -> StoreError {
-    match told(place, "opening", fault) {
+pub(in crate::store) fn store_error_at_open(place: &str, fault: Fault) -> StoreError {
+    match store_error(place, "opening", fault) {
         StoreError::Failed { place, reason, .. } => StoreError::Unreachable { place, reason },
         error => error,
     }

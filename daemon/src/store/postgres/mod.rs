@@ -110,8 +110,8 @@ impl Backend for PostgresStore {
         &self.damage
     }
 
-    fn told(&self, operation: &'static str, fault: Fault) -> StoreError {
-        fault::told(&self.place, operation, fault)
+    fn store_error(&self, operation: &'static str, fault: Fault) -> StoreError {
+        fault::store_error(&self.place, operation, fault)
     }
 
     async fn reader(&self) -> Result<Self::Reader<'_>, Fault> {
@@ -136,7 +136,7 @@ impl Backend for PostgresStore {
     }
 
     async fn measure(&self) -> Result<u64, StoreError> {
-        self.size().await.map_err(|fault| self.told("measuring the database", fault))
+        self.size().await.map_err(|fault| self.store_error("measuring the database", fault))
     }
 
     async fn release(&self) -> Result<(), StoreError> {
@@ -147,7 +147,7 @@ impl Backend for PostgresStore {
     async fn reach(&self) -> Result<(), StoreError> {
         let mut kept = self.probing.lock().await;
         let probed = connection::probe(&mut kept, &self.options).await;
-        probed.map_err(|fault| self.told("probing", fault))
+        probed.map_err(|fault| self.store_error("probing", fault))
     }
 
     async fn end(&self) -> Result<(), StoreError> {

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use memctl_model::{SessionId, SessionInfo};
 
-use crate::store::opening::{Held, Opening};
+use crate::store::opening::{ExistingSession, Opening};
 use crate::store::plan::{Plan, SUM_MAX, SessionState, add, plan, sessions_of};
 use crate::store::rows::{
     Append, ChunkRow, DeviceRow, DeviceUpdate, EpochEndRow, Gap, ItemRow, JobRow, NewItem, OpenedSession, SessionKey,
@@ -48,13 +48,13 @@ pub(super) struct Session {
 
 /// Everything; see the module.
 #[derive(Default)]
-pub(super) struct Kept {
+pub(super) struct RecordedData {
     newest: i64,
     jobs: BTreeMap<i64, Job>,
     pub(super) sessions: BTreeMap<SessionKey, Session>,
 }
 
-impl Kept {
+impl RecordedData {
     pub(super) fn info() -> StoreInfo {
         let place = "this process's memory".to_owned();
         let version = env!("CARGO_PKG_VERSION").to_owned();
@@ -67,12 +67,12 @@ impl Kept {
     }
 
     /// The session that is stored under this id.
-    pub(super) fn held(&self, id: SessionId) -> Option<(OpenedSession, Held)> {
+    pub(super) fn held(&self, id: SessionId) -> Option<(OpenedSession, ExistingSession)> {
         let (key, session) = self.sessions.iter().find(|(_, session)| session.id == id)?;
         let ended = session.state.end.is_some();
         let SessionInfo { job, attempt, rank, .. } = &session.info;
         let (owner, secret) = (session.owner.clone(), session.secret.clone());
-        let held = Held { job: job.clone(), attempt: *attempt, rank: *rank, owner, secret, ended };
+        let held = ExistingSession { job: job.clone(), attempt: *attempt, rank: *rank, owner, secret, ended };
         let SessionState { job, durable_seq, .. } = session.state;
         let run = self.jobs.get(&job).map_or(0, |job| job.run);
         Some((OpenedSession { key: *key, job, run, durable_seq, ended }, held))

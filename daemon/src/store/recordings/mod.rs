@@ -19,7 +19,7 @@ use super::access_rows::{AuditRow, TokenRow};
 use super::alert_records::{AlertPut, AlertRecord, AlertSelection, PutOutcome};
 use super::holders::{HoldersIndex, HoldersRow};
 use super::losses::ExpiredJob;
-use super::opening::{Held, Opening, stored_id};
+use super::opening::{ExistingSession, Opening, stored_id};
 use super::rows::{
     Append, ChunkRow, DeviceRow, EpochEndRow, Expired, Gap, ItemPage, ItemRow, JobRow, OpenedSession, PAGE_BYTES,
     Retention, Selection, SessionKey, SessionRow, StoreInfo, Totals, WatchRow,
@@ -27,7 +27,7 @@ use super::rows::{
 use super::runs::Which;
 use super::tenant::{Scope, Tenant};
 use super::{Store, StoreError, plan};
-use kept::{Kept, Session, chunk_row, item_row};
+use kept::{RecordedData, Session, chunk_row, item_row};
 
 /// Tenants that are listed of one job's name.
 const TENANTS_LISTED: usize = 16;
@@ -35,11 +35,11 @@ const TENANTS_LISTED: usize = 16;
 /// A store of recordings; see the module.
 #[derive(Default)]
 pub struct RecordingStore {
-    kept: Mutex<Kept>,
+    kept: Mutex<RecordedData>,
 }
 
 impl RecordingStore {
-    fn lock(&self) -> MutexGuard<'_, Kept> {
+    fn lock(&self) -> MutexGuard<'_, RecordedData> {
         // Every change is checked before it begins, so the contents are valid even if the lock is poisoned.
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -52,13 +52,13 @@ impl RecordingStore {
 
 fn refused<T>(operation: &'static str) -> Result<T, StoreError> {
     let reason = "it holds recordings only; use a daemon with a database".to_owned();
-    Err(StoreError::Failed { place: Kept::info().place, operation, reason })
+    Err(StoreError::Failed { place: RecordedData::info().place, operation, reason })
 }
 
 #[async_trait]
 impl Store for RecordingStore {
     async fn info(&self) -> Result<StoreInfo, StoreError> {
-        Ok(Kept::info())
+        Ok(RecordedData::info())
     }
 
     async fn open(&self, opening: &Opening<'_>) -> Result<OpenedSession, StoreError> {
@@ -73,7 +73,7 @@ impl Store for RecordingStore {
         self.lock().append(&appends)
     }
 
-    async fn held(&self, tenant: &Tenant, id: SessionId) -> Result<Option<Held>, StoreError> {
+    async fn held(&self, tenant: &Tenant, id: SessionId) -> Result<Option<ExistingSession>, StoreError> {
         Ok(self.lock().held(stored_id(tenant, id)).map(|(_, held)| held))
     }
 

@@ -31,7 +31,7 @@ use super::damage::Damage;
 use super::expiry::{self, Candidate, Part, Shrink, Spending};
 use super::holders::{HoldersIndex, HoldersRow};
 use super::losses::{ExpiredJob, Losses};
-use super::opening::{Held, Opening, stored_id};
+use super::opening::{ExistingSession, Opening, stored_id};
 use super::plan::{self, Plan, SessionState};
 use super::row_reader::Fault;
 use super::rows::{
@@ -103,7 +103,7 @@ pub(super) trait Backend: Send + Sync + 'static {
     /// The damage found while reading.
     fn damage(&self) -> &Damage;
     /// Adds the place and the operation to a fault.
-    fn told(&self, operation: &'static str, fault: Fault) -> StoreError;
+    fn store_error(&self, operation: &'static str, fault: Fault) -> StoreError;
     /// A free connection to read with.
     fn reader(&self) -> impl Future<Output = Result<Self::Reader<'_>, Fault>> + Send;
     /// Prepares a transaction. If the database allows only one writer, this takes the right to write.
@@ -130,7 +130,7 @@ macro_rules! read {
             }
             Err(fault) => Err(fault),
         };
-        outcome.map_err(|fault| $store.told($operation, fault))
+        outcome.map_err(|fault| $store.store_error($operation, fault))
     }};
 }
 
@@ -183,7 +183,7 @@ impl<B: Backend> Store for B {
         change!(self, "storing items", |tx| append::append(tx, self.place(), &appends))
     }
 
-    async fn held(&self, tenant: &Tenant, id: SessionId) -> Result<Option<Held>, StoreError> {
+    async fn held(&self, tenant: &Tenant, id: SessionId) -> Result<Option<ExistingSession>, StoreError> {
         read!(self, "finding a session", |db| read::existing_session(db, stored_id(tenant, id)))
     }
 

@@ -11,7 +11,7 @@ use super::query::{Query, SqlConnection, bound, query, sql};
 use crate::store::damage::Damage;
 use crate::store::expiry::Spending;
 use crate::store::holders::{HoldersIndex, HoldersRow};
-use crate::store::opening::Held;
+use crate::store::opening::ExistingSession;
 use crate::store::row_reader::{self, Cells, Fault};
 use crate::store::rows::{
     ChunkRow, DeviceRow, EpochEndRow, Gap, ItemPage, ItemRow, JobRow, PAGE_BYTES, Selection, SessionKey, SessionRow,
@@ -51,7 +51,10 @@ pub(super) async fn tenants_of<C: SqlConnection>(db: &mut C, job: &str) -> Resul
 }
 
 /// A session by the id under which it is stored.
-pub(super) async fn existing_session<C: SqlConnection>(db: &mut C, id: SessionId) -> Result<Option<Held>, Fault> {
+pub(super) async fn existing_session<C: SqlConnection>(
+    db: &mut C,
+    id: SessionId,
+) -> Result<Option<ExistingSession>, Fault> {
     let row = db.optional(query(sql!("session_find")).bind(&id.0[..])).await?;
     Ok(row.as_ref().map(row_reader::held).transpose()?.map(|(_, held)| held))
 }

@@ -17,7 +17,7 @@ use sqlx::sqlite::{
 use sqlx::{ConnectOptions, Connection, Sqlite, Transaction};
 use tokio::sync::{MappedMutexGuard, MutexGuard};
 
-use super::fault::{foreign, told, told_at_open};
+use super::fault::{foreign, store_error, store_error_at_open};
 use super::ownership::beside;
 use super::{SqliteOptions, SqliteStore, StoreError};
 use crate::store::migrations;
@@ -125,7 +125,7 @@ pub(super) struct Opened {
 
 /// Opens the file, applies the migrations and starts the readers.
 pub(super) async fn open(path: &Path, place: &str, options: &SqliteOptions) -> Result<Opened, StoreError> {
-    let at_open = |fault: Fault| told_at_open(place, fault);
+    let at_open = |fault: Fault| store_error_at_open(place, fault);
     identify(path, place).await.map_err(at_open)?;
     let connect = connect_options(path, options);
     let mut connection = connect.connect().await.map_err(|error| at_open(error.into()))?;
@@ -156,7 +156,7 @@ pub(super) async fn open_in_memory(place: &str) -> Result<Writer, StoreError> {
     let mut writer = Writer::new(options, Kind::Memory);
     let connection = writer.ready(place).await?;
     let migrated = migrations::sqlite().run_direct(None, connection, false).await;
-    migrated.map_err(|error| told_at_open(place, migrations::fault(place, error)))?;
+    migrated.map_err(|error| store_error_at_open(place, migrations::fault(place, error)))?;
     Ok(writer)
 }
 
@@ -297,7 +297,7 @@ impl Writer {
         self.unsettled = true;
         let connection = self.connection.as_mut().ok_or_else(|| StoreError::Closed { place: place.into() })?;
         let began = connection.begin_with("BEGIN IMMEDIATE").await;
-        began.map_err(|error| told(place, "beginning a transaction", error.into()))
+        began.map_err(|error| store_error(place, "beginning a transaction", error.into()))
     }
 
     /// Records the outcome of a transaction that [`finish`] has ended; drops the connection after a failure.
@@ -309,10 +309,10 @@ impl Writer {
     ) -> Result<T, StoreError> {
         self.unsettled = outcome.is_err();
         outcome.map_err(|fault| {
-            if !matches!(fault, Fault::Told(_)) {
+            if !matches!(fault, Fault::Store(_)) {
                 self.discard();
             }
-            told(place, operation, fault)
+            store_error(place, operation, fault)
         })
     }
 
@@ -321,7 +321,7 @@ impl Writer {
     pub(super) async fn checkpoint_when_due(&mut self, place: &str) {
         if let Err(fault) = self.try_checkpoint().await {
             self.discard();
-            let error = told(place, "a checkpoint", fault);
+            let error = store_error(place, "a checkpoint", fault);
             tracing::warn!(place, %error, "the log was not moved into the database, it is tried again later");
         }
     }
@@ -359,7 +359,7 @@ impl Writer {
         if outcome.is_ok() {
             self.connection = Some(connection);
         }
-        let more = outcome.map_err(|fault| told(place, "releasing free space", fault))?;
+        let more = outcome.map_err(|fault| store_error(place, "releasing free space", fault))?;
         self.checkpoint_when_due(place).await;
         Ok(more)
     }
@@ -385,7 +385,7 @@ impl Writer {
         }
         self.closed = true;
         match self.connection.take() {
-            Some(connection) => connection.close().await.map_err(|error| told(place, "closing", error.into())),
+            Some(connection) => connection.close().await.map_err(|error| store_error(place, "closing", error.into())),
             None => Ok(()),
         }
     }
@@ -400,7 +400,7 @@ impl Writer {
             self.connection = Some(connection);
             self.log_bytes_left_alone = 0;
         }
-        outcome.map(|_| ()).map_err(|fault| told(place, "a checkpoint", fault))
+        outcome.map(|_| ()).map_err(|fault| store_error(place, "a checkpoint", fault))
     }
 
     /// The connection if it is usable, otherwise a new one. It stays in its field, so that it is not lost if the caller
@@ -420,7 +420,7 @@ impl Writer {
         self.unsettled = false;
         let connection = match self.connection.take() {
             Some(connection) => connection,
-            None => self.options.connect().await.map_err(|error| told(place, "opening", error.into()))?,
+            None => self.options.connect().await.map_err(|error| store_error(place, "opening", error.into()))?,
         };
         Ok(self.connection.insert(connection))
     }
@@ -476,7 +476,7 @@ impl SqliteStore {
         Ok(())
     }
 
-    pub(super) async fn open_or_told(&self) -> Result<(), StoreError> {
+    pub(super) async fn ensure_open(&self) -> Result<(), StoreError> {
         let is_closed = match &self.readers {
             Some(readers) => readers.is_closed(),
             None => self.writer.lock().await.is_closed(),
@@ -491,7 +491,7 @@ impl SqliteStore {
         // The connection was opened with auto_vacuum. For a file created without it, the setting takes effect with this
         // statement.
         let outcome = sqlx::query("VACUUM").execute(&mut connection).await;
-        outcome.map_err(|error| told(&self.place, "compacting", error.into()))?;
+        outcome.map_err(|error| store_error(&self.place, "compacting", error.into()))?;
         writer.connection = Some(connection);
         Ok(())
     }

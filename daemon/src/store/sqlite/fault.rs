@@ -12,10 +12,10 @@ use crate::store::row_reader::Fault;
 pub(super) const WAY_OUT: &str = "make it writable or use another data folder";
 
 /// Translates a fault while an open file is read or written.
-pub(in crate::store) fn told(place: &str, operation: &'static str, fault: Fault) -> StoreError {
+pub(in crate::store) fn store_error(place: &str, operation: &'static str, fault: Fault) -> StoreError {
     let place = place.to_owned();
     match fault {
-        Fault::Told(error) => error,
+        Fault::Store(error) => error,
         Fault::Damaged(what) => StoreError::Damaged { place, what },
         Fault::Overtaken => StoreError::Failed { place, operation, reason: "another writer was faster".into() },
         Fault::Sql(Error::PoolClosed) => StoreError::Closed { place },
@@ -34,13 +34,13 @@ pub(in crate::store) fn told(place: &str, operation: &'static str, fault: Fault)
 }
 
 /// Translates a fault while a file is being opened.
-pub(in crate::store) fn told_at_open(place: &str, fault: Fault) -> StoreError {
+pub(in crate::store) fn store_error_at_open(place: &str, fault: Fault) -> StoreError {
     if let Fault::Sql(error) = &fault
         && code(error) == Some(NOTADB)
     {
         return foreign(place, "it is not a SQLite database");
     }
-    match told(place, "opening", fault) {
+    match store_error(place, "opening", fault) {
         StoreError::Failed { place, reason, .. } => StoreError::Unreachable { place, reason },
         error => error,
     }

@@ -35,7 +35,7 @@ impl LockFile {
     /// Takes the lock of a database, creating the file if needed, and records the holder.
     pub(super) fn take(database: &Path, place: &str, holder: &str) -> Result<Self, StoreError> {
         let path = path_of(database);
-        let cannot = |error: std::io::Error| told(place, &path, &error);
+        let cannot = |error: std::io::Error| store_error(place, &path, &error);
         if let Some(folder) = database.parent().filter(|folder| !folder.as_os_str().is_empty()) {
             DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(cannot)?;
             check_folder(folder, database).map_err(cannot)?;
@@ -59,7 +59,7 @@ impl LockFile {
     }
 
     fn take_database(path: &Path, place: &str) -> Result<(File, (u64, u64)), StoreError> {
-        let cannot = |error: std::io::Error| told(place, path, &error);
+        let cannot = |error: std::io::Error| store_error(place, path, &error);
         // The lock file was removed; otherwise it would have named the holder.
         let in_use = |who: &str| StoreError::InUse {
             place: place.into(),
@@ -128,7 +128,7 @@ fn read_holder(file: &File) -> String {
     if read.is_err() || text.is_empty() { "another process".into() } else { text }
 }
 
-fn told(place: &str, path: &Path, error: &std::io::Error) -> StoreError {
+fn store_error(place: &str, path: &Path, error: &std::io::Error) -> StoreError {
     let reason = format!("{}: {error}", path.display());
     let place = place.to_owned();
     match error.kind() {

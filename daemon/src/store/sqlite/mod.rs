@@ -188,8 +188,8 @@ impl Backend for SqliteStore {
         &self.damage
     }
 
-    fn told(&self, operation: &'static str, fault: Fault) -> StoreError {
-        fault::told(&self.place, operation, fault)
+    fn store_error(&self, operation: &'static str, fault: Fault) -> StoreError {
+        fault::store_error(&self.place, operation, fault)
     }
 
     async fn reader(&self) -> Result<Reader<'_>, Fault> {
@@ -209,7 +209,7 @@ impl Backend for SqliteStore {
     }
 
     async fn describe(&self) -> Result<StoreInfo, StoreError> {
-        self.open_or_told().await?;
+        self.ensure_open().await?;
         Ok(StoreInfo {
             kind: if self.readers.is_some() { "sqlite" } else { "memory" },
             version: self.version.clone(),
@@ -220,7 +220,7 @@ impl Backend for SqliteStore {
     }
 
     async fn measure(&self) -> Result<u64, StoreError> {
-        self.open_or_told().await?;
+        self.ensure_open().await?;
         if self.readers.is_some() {
             return Ok(connection::file_bytes(&self.path));
         }

@@ -12,7 +12,7 @@ use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions, Connection};
 
 use super::connection::{BUSY_WAIT, identified};
-use super::fault::told_at_open;
+use super::fault::store_error_at_open;
 use super::lock::is_held_here;
 use super::ownership::beside;
 use super::{StoreError, migrations};
@@ -37,7 +37,7 @@ pub(in crate::store) async fn source(path: &Path, place: &str) -> Result<Source,
         SqliteConnectOptions::new().filename(path).read_only(true).busy_timeout(BUSY_WAIT).disable_statement_logging();
     let options = options.immutable(held.is_some() && !has_log);
     let looked = look(&options, place).await;
-    let schema_version = looked.map_err(|fault| match told_at_open(place, fault) {
+    let schema_version = looked.map_err(|fault| match store_error_at_open(place, fault) {
         StoreError::Unreachable { place, reason } if has_log => StoreError::Unreachable {
             place,
             reason: format!(

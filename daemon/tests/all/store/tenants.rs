@@ -22,7 +22,7 @@ async fn open(
     store.open(&Opening { tenant, info, owner: "me", secret, now_ns: NOW_NS }).await
 }
 
-pub async fn names_repeat_and_nobody_sees_the_others(store: Arc<dyn Store>) {
+pub async fn names_repeat_and_no_tenant_sees_the_others(store: Arc<dyn Store>) {
     let (a, b) = (tenant("a"), tenant("b"));
     // Both tenants store the same recording, with the same id.
     let info = session(1, "job", 0);

@@ -11,7 +11,7 @@ fn drawn(step: u64) -> u64 {
 
 #[test]
 fn of_steps_that_differ_the_next_one_may_be_as_large_as_any() {
-    let told_of = |limit, needs: [u64; 3]| {
+    let forecasts_of = |limit, needs: [u64; 3]| {
         run(Limit::Device(limit * MIB), |recorded, step| {
             let one = recorded.alloc(needs[step as usize % 3] * MIB, 1)?;
             recorded.alloc(12 * MIB, 2)?;
@@ -20,21 +20,21 @@ fn of_steps_that_differ_the_next_one_may_be_as_large_as_any() {
         })
     };
     for limit in (600..900).step_by(10) {
-        let (failed, told) = told_of(limit, [180, 150, 160]);
-        let last = told.last().map(|(at, fails)| (*at, fails.steps));
-        assert_eq!(last, Some((failed - 1, 1)), "{limit}: {told:?}");
+        let (failed, forecasts) = forecasts_of(limit, [180, 150, 160]);
+        let last = forecasts.last().map(|(at, fails)| (*at, fails.steps));
+        assert_eq!(last, Some((failed - 1, 1)), "{limit}: {forecasts:?}");
         // Steps that are alike recur unchanged.
-        let (failed, told) = told_of(limit, [160, 160, 160]);
+        let (failed, forecasts) = forecasts_of(limit, [160, 160, 160]);
         assert!(
-            told.iter().all(|(at, fails)| fails.of == Of::Last && at + u64::from(fails.steps) == failed),
-            "{told:?}"
+            forecasts.iter().all(|(at, fails)| fails.of == Of::Last && at + u64::from(fails.steps) == failed),
+            "{forecasts:?}"
         );
     }
 }
 
 /// Runs kinds of steps in an unknown order. Each kind makes its largest request in a place of its own; the sizes are
-/// `apart` MiB apart. Passes each report to `told` and returns the place that fails.
-fn run_of_kinds(kinds: u64, apart: u64, mut told: impl FnMut(&mut Ahead, Limit, Fails)) -> StackId {
+/// `apart` MiB apart. Passes each report to `report` and returns the place that fails.
+fn run_of_kinds(kinds: u64, apart: u64, mut report: impl FnMut(&mut Ahead, Limit, Fails)) -> StackId {
     let limit = Limit::Device(600 * MIB);
     let mut recorded = Recorded::new(limit);
     for number in 0..500_u64 {
@@ -46,7 +46,7 @@ fn run_of_kinds(kinds: u64, apart: u64, mut told: impl FnMut(&mut Ahead, Limit, 
         recorded.free(largest);
         recorded.ahead.step_ends();
         if let Some(seen) = recorded.ahead.look(limit, 4) {
-            told(&mut recorded.ahead, limit, seen);
+            report(&mut recorded.ahead, limit, seen);
         }
     }
     panic!("it never fails")
@@ -116,18 +116,18 @@ fn where_steps_differ_what_was_named_of_late_is_named_besides() {
 fn of_steps_that_differ_the_largest_is_looked_for_behind_others() {
     // The last step would need many more steps to fail; the largest one fails sooner.
     let (limit, mut recorded) = (Limit::Device(600 * MIB), Recorded::new(Limit::Device(600 * MIB)));
-    let (mut told, mut number) = (Vec::new(), 0_u64);
+    let (mut forecasts, mut number) = (Vec::new(), 0_u64);
     loop {
         let kind = drawn(number) % 4;
         recorded.alloc(4 * MIB, 2).expect("the largest one fails first");
         let Some(largest) = recorded.alloc((150 + 40 * kind) * MIB, 10 + kind as u32) else { break };
         recorded.free(largest);
         recorded.ahead.step_ends();
-        told.extend(recorded.ahead.look(limit, 64).filter(|seen| seen.steps > 1).map(|seen| (number, seen)));
+        forecasts.extend(recorded.ahead.look(limit, 64).filter(|seen| seen.steps > 1).map(|seen| (number, seen)));
         number += 1;
     }
-    assert!(told.len() > 20, "{told:?}");
-    let others: Vec<_> = told.iter().filter(|(_, seen)| seen.stack != StackId(13)).collect();
+    assert!(forecasts.len() > 20, "{forecasts:?}");
+    let others: Vec<_> = forecasts.iter().filter(|(_, seen)| seen.stack != StackId(13)).collect();
     assert!(others.is_empty(), "failed in {number}: {others:?}");
 }
 

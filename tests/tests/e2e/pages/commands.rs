@@ -103,7 +103,7 @@ fn no_such_job_is_exit_code_4() {
 }
 
 #[test]
-fn nobody_there_is_exit_code_3() {
+fn no_daemon_there_is_exit_code_3() {
     // Listening on port 1 needs privileges, and no program on a test machine does so.
     let failure = against("http://127.0.0.1:1", "jobs").unwrap_err();
     assert_eq!(failure.code, 3);

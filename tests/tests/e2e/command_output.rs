@@ -265,9 +265,9 @@ fn a_shell_completes_the_names_of_jobs() {
     // The name of a new job cannot be completed, and without a response there are no completions.
     assert_eq!(completed(&daemon, &["import", "--job", "al"]), [""; 0]);
     daemon.terminate();
-    let nobody = DaemonProcess::sqlite(store.path(), free_port());
-    let url = nobody.url.clone();
-    nobody.terminate();
+    let stopped = DaemonProcess::sqlite(store.path(), free_port());
+    let url = stopped.url.clone();
+    stopped.terminate();
     let said = run(memctl().env("COMPLETE", "fish").args(["--", "memctl", "--daemon", &url, "query", "--job", "al"]));
     assert_eq!(said, "");
 }
