@@ -121,11 +121,33 @@ fn bytes_at(found: &HoldersFound, holder: &TensorHolder, limit: u64) -> Option<u
     Some((item * limit as f64) as u64)
 }
 
+/// A bound counts as refuted when blocks and bytes exceed it by this factor. Items of different sizes exceed it in bytes
+/// alone, and parts of items in blocks alone.
+const REFUTED: f64 = 1.25;
+
+/// Drops the bound of a holder that has outgrown it since its search: the code with the comparison does not run, or does
+/// not limit the container.
+fn drop_refuted(finding: &mut Finding) {
+    let (Some(bytes), Some(blocks)) = (finding.live_bytes, finding.live_blocks) else { return };
+    let Some((at, holder, found)) = finding.main_holder() else { return };
+    let HolderBound::Bounded { limit: Some(limit) } = holder.bound else { return };
+    let Some(length) = holder.length.filter(|&length| length > 0) else { return };
+    let full = |now: u64| now as f64 / length as f64 * limit.max(length) as f64 * REFUTED;
+    if blocks as f64 <= full(found.live_blocks) || bytes as f64 <= full(found.live_bytes) {
+        return;
+    }
+    let holders = finding.holders.as_mut().and_then(|holders| holders.asked.outcome.as_mut().ok());
+    if let Some(holder) = holders.and_then(|found| found.holders.get_mut(at)) {
+        holder.bound = HolderBound::Unbounded;
+    }
+}
+
 /// Applies the holders to findings about growth: a suspected finding may become a leak, a bounded one becomes
 /// suspected, and the advice changes.
 pub fn decide(findings: &mut [Finding]) {
     for finding in findings.iter_mut().filter(|finding| finding.kind.is_leak()) {
         optimizers::name(finding);
+        drop_refuted(finding);
         match bound(finding) {
             // Whatever would have stopped the growth came too late: the device was full before.
             _ if finding.filled_device => {}
@@ -188,6 +210,21 @@ mod tests {
     fn list(length: u64, bound: HolderBound) -> TensorHolder {
         let holder = HolderKind::Container;
         TensorHolder { holder, bound, length: Some(length), blocks: 40, bytes: 40 << 20, ..TensorHolder::default() }
+    }
+
+    #[test]
+    fn a_bound_that_was_outgrown_is_none() {
+        let bound = HolderBound::Bounded { limit: Some(60) };
+        let after = |blocks: u64, bytes: u64| {
+            let holders = answer(list(40, bound), None);
+            let grown = Finding { live_blocks: Some(blocks), live_bytes: Some(bytes), ..leak(&holders) };
+            let mut findings = [Finding { is_suspected: true, ..grown }];
+            decide(&mut findings);
+            findings[0].is_suspected
+        };
+        assert!(after(60, 60 << 20) && after(74, 74 << 20), "it may be full, with some blocks beside it");
+        assert!(!after(449, 449 << 20), "it never was a bound");
+        assert!(after(60, 449 << 20) && after(449, 60 << 20), "larger items, or parts of them");
     }
 
     #[test]

@@ -109,6 +109,72 @@ class Warming:
         self.items.append(item)
 
 
+class Warned:
+    """Warns when it is long, which limits nothing."""
+
+    def __init__(self) -> None:
+        self.items: list[int] = []
+        self.warned = False
+
+    def put(self, item: int) -> None:
+        self.items.append(item)
+        if len(self.items) > 60 and not self.warned:
+            self.warned = True
+            print("it is long")
+
+
+class Leaving:
+    """Adds nothing once it is full."""
+
+    def __init__(self) -> None:
+        self.items: list[int] = []
+
+    def put(self, item: int) -> None:
+        if len(self.items) >= 30:
+            return
+        self.items.append(item)
+
+
+class Calling:
+    """Another method removes the oldest items."""
+
+    def __init__(self) -> None:
+        self.items: list[int] = []
+
+    def put(self, item: int) -> None:
+        self.items.append(item)
+        if len(self.items) > 30:
+            self.trim()
+
+    def trim(self) -> None:
+        del self.items[:-30]
+
+
+class Slicing:
+    """Keeps the newest items in a new list."""
+
+    def __init__(self) -> None:
+        self.items: list[int] = []
+
+    def put(self, item: int) -> None:
+        self.items.append(item)
+        if len(self.items) > 30:
+            self.items = self.items[-30:]
+
+
+class Either:
+    """Two conditions, of which one is a bound."""
+
+    def __init__(self) -> None:
+        self.items: list[int] = []
+        self.full = False
+
+    def put(self, item: int) -> None:
+        if len(self.items) > 29 or self.full:
+            self.items.pop(0)
+        self.items.append(item)
+
+
 class Strange:
     """Its attributes must not be read through its own code."""
 
@@ -148,6 +214,14 @@ def test_a_bound_in_the_code_is_found_before_and_after_it_is_reached(owner: Any,
 def test_code_without_a_bound_gives_none() -> None:
     assert facts(filled(Unbounded(), 20)) == (False, None)
     assert facts(filled(Warming(), 20)) == (False, None), "20 exceeds 8, so the comparison is no bound"
+    assert facts(filled(Warming(), 4)) == (False, None), "the comparison only prints"
+    assert facts(filled(Warned(), 20)) == (False, None), "a warning limits nothing"
+
+
+@pytest.mark.parametrize(("owner", "limit"), [(Leaving(), 30), (Calling(), 30), (Slicing(), 30), (Either(), 29)])
+def test_a_bound_that_is_kept_in_another_way(owner: Any, limit: int) -> None:
+    for count in (0, 20, 100):
+        assert facts(filled(owner, count)) == (True, limit)
 
 
 def test_a_bound_that_is_exceeded_is_none() -> None:

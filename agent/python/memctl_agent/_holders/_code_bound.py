@@ -2,10 +2,11 @@
 number.
 
 Guarantees: a bound is reported under three conditions. A method of the object that has the container, or a function of
-the module that has it, compares `len` of the container with an integer. The same function removes, replaces or adds
-items. The length is not above the bound, because a comparison that has no effect is no bound. None of the program's
-code runs. Only code objects, attributes and globals are read.
-Does not follow calls, and does not read functions with more than `CODE_BYTES_MAX` bytes of code.
+the module that has it, compares `len` of the container with an integer. The outcome decides whether that function, or
+a method that it calls, removes, replaces or adds items: a comparison that only prints a warning is no bound. The
+length is not above the bound, because a comparison that has no effect is no bound. None of the program's code runs.
+Only code objects, attributes and globals are read.
+Follows calls one level deep, and does not read functions with more than `CODE_BYTES_MAX` bytes of code.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any, Optional
 
-from memctl_agent._holders import _reading
+from memctl_agent._holders import _branches, _reading
 
 # Maximum number of functions that are read for one container, and of bytes of each.
 FUNCTIONS_MAX = 16
@@ -27,8 +28,10 @@ NAMES_MAX = 2_000
 CHANGES = frozenset(
     ("append", "add", "appendleft", "insert", "popitem", "pop", "popleft", "clear", "remove", "discard", "move_to_end")
 )
+# Instructions between the load of a container and the change of one of its items, at most.
+STORE_SPAN = 8
 # Instructions that store, replace or delete an item.
-ITEM_CHANGES = frozenset(("STORE_SUBSCR", "DELETE_SUBSCR"))
+ITEM_CHANGES = frozenset(("STORE_SUBSCR", "DELETE_SUBSCR", "STORE_SLICE"))
 # Instructions without a value of their own, between those that are compared.
 _BLANK = frozenset(("CACHE", "PRECALL", "PUSH_NULL", "NOP", "EXTENDED_ARG", "NOT_TAKEN", "RESUME"))
 _LOCALS = ("LOAD_FAST", "LOAD_FAST_BORROW", "LOAD_FAST_CHECK", "LOAD_DEREF")
@@ -81,11 +84,9 @@ def _may_limit(code: types.CodeType, name: str) -> bool:
 def _limits(
     code: types.CodeType, function: types.FunctionType, name: str, attributes: Optional[dict[str, Any]]
 ) -> Iterator[int]:
-    """The numbers with which a function compares the length of `name`, if it also changes it."""
+    """The numbers with which a function compares the length of `name`, if the outcome decides over its items."""
     steps = [one for one in dis.get_instructions(code) if one.opname not in _BLANK]
-    names = CHANGES.intersection(code.co_names)
-    if not names and not any(one.opname in ITEM_CHANGES for one in steps):
-        return
+    branches = _branches.Branches(steps, lambda one: _changes(one, steps, name, function))
     for at, one in enumerate(steps):
         if one.opname != "LOAD_GLOBAL" or one.argval != "len":
             continue
@@ -94,14 +95,57 @@ def _limits(
             continue
         number, after = _number(steps, end, function, attributes)
         if number is not None and after < len(steps) and steps[after].opname == "COMPARE_OP":
-            yield number
+            if branches.decides(after):
+                yield number
         elif end < len(steps) and steps[end].opname == "COMPARE_OP":
             # The number comes first: `500 < len(self.items)`.
             for begin in (at - 1, at - 2):
                 number, after = _number(steps, begin, function, attributes) if begin >= 0 else (None, 0)
                 if number is not None and after == at:
-                    yield number
+                    if branches.decides(end):
+                        yield number
                     break
+
+
+def _changes(at: int, steps: list[dis.Instruction], name: str, function: types.FunctionType) -> bool:
+    """Whether an instruction removes, replaces or adds items of the container, or calls something of the program that
+    does."""
+    one = steps[at]
+    if one.opname in ITEM_CHANGES:
+        return any(_is_container(step, steps, at - back, name) for back, step in _before(steps, at))
+    if one.opname in ("STORE_ATTR", "STORE_GLOBAL"):
+        return one.argval == name
+    if one.opname in ("LOAD_ATTR", "LOAD_METHOD") and one.argval in CHANGES:
+        return at > 0 and _is_container(steps[at - 1], steps, at - 1, name)
+    return one.opname in ("LOAD_ATTR", "LOAD_METHOD", "LOAD_GLOBAL") and _callee_changes(one.argval, name, function)
+
+
+def _before(steps: list[dis.Instruction], at: int) -> Iterator[tuple[int, dis.Instruction]]:
+    """The instructions before a place that may load the container whose item is stored or deleted there."""
+    return ((back, steps[at - back]) for back in range(1, min(STORE_SPAN, at) + 1))
+
+
+def _is_container(one: dis.Instruction, steps: list[dis.Instruction], at: int, name: str) -> bool:
+    """Whether an instruction loads the container: by its name, or from a local variable that may be the same."""
+    if one.opname in ("LOAD_GLOBAL", "LOAD_ATTR") and one.argval == name:
+        return True
+    after = steps[at + 1].opname if at + 1 < len(steps) else ""
+    reads_on = after == "LOAD_ATTR" and steps[at + 1].argval not in CHANGES
+    return one.opname in _LOCALS and one.argval != "self" and not reads_on
+
+
+def _callee_changes(called: str, name: str, function: types.FunctionType) -> bool:
+    """Whether a method of the function's class, or a function of its module, changes items of the container itself."""
+    cls: Any = dict.get(function.__globals__, function.__qualname__.split(".")[0])
+    found = _reading.table(cls).get(called) if _reading.is_a(cls, type) else None
+    found = found if found is not None else dict.get(function.__globals__, called)
+    if type(found) is not types.FunctionType or found is function:
+        return False
+    code = found.__code__
+    if name not in code.co_names or len(code.co_code) > CODE_BYTES_MAX:
+        return False
+    changes_items = any(one.opname in ITEM_CHANGES for one in dis.get_instructions(code))
+    return changes_items or not CHANGES.isdisjoint(code.co_names)
 
 
 def _length_of(steps: list[dis.Instruction], at: int, name: str, is_global: bool) -> Optional[int]:
