@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use memctl_model::{Boundary, Finding, FindingKind, Frame, JudgedKind};
 
 use super::Activity;
+use super::candidate::Shape;
 use super::history::Per;
 use super::leak::{self, Leak};
 use super::series::Series;
@@ -23,7 +24,9 @@ type Key = (FindingKind, Option<(String, String)>);
 /// Leaks over all ranks.
 pub(super) fn leaks(watches: &[&RankWatch], activity: Activity) -> Vec<Finding> {
     let mut by_site: BTreeMap<Key, Vec<Leak>> = BTreeMap::new();
-    for leak in watches.iter().flat_map(|watch| leak::of_rank(watch, activity)) {
+    // Growth that was given back completely has no bytes left.
+    let has_grown = |leak: &Leak| leak.shape == Shape::Teeth || leak.group.bytes_gained() > 0;
+    for leak in watches.iter().flat_map(|watch| leak::of_rank(watch, activity)).filter(has_grown) {
         let site = leak.group.site.as_ref().map(|site| (site.function.to_string(), site.file.to_string()));
         by_site.entry((leak.kind, site)).or_default().push(leak);
     }

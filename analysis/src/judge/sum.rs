@@ -66,6 +66,9 @@ pub(super) fn sum(watch: &RankWatch) -> Option<Course> {
     if course.given_back && have_held_as_much(watch, per, &levels[..=since]) {
         course.stand = Stand::Released;
     }
+    if falls_back(&levels[since..], gained) {
+        course.stand = Stand::Released;
+    }
     let goes_on = goes_on && (per != Per::Window || raises_peaks(watch, course.begun_ns, course.gained));
     goes_on.then_some(course)
 }
@@ -93,6 +96,32 @@ pub(super) fn has_risen_since(watch: &RankWatch, since_ns: u64) -> bool {
 fn rising_min(per: Per, levels: &[Level], rose_before: bool) -> usize {
     let windows = if per == Per::Window { 3 * WINDOWS_OF_PEAK } else { 0 };
     if rose_before { windows.max(levels.len() / 2) } else { windows }
+}
+
+/// Falls by at least one part in this many of the sum's gain count. A sum that goes up and down has several.
+const FALL_SHARE: u64 = 3;
+/// Minimum number of falls. One may be the end of a phase.
+const FALLS_MIN: usize = 2;
+
+/// Whether the sum goes up and down: it fell back several times by a large part of what it gained, and what the falls left
+/// did not rise. (A cycle of references grows until the collector frees it.)
+fn falls_back(levels: &[Level], gained: u64) -> bool {
+    let part = gained / FALL_SHARE;
+    let (mut feet, mut high, mut foot): (Vec<u64>, u64, Option<u64>) = (Vec::new(), 0, None);
+    for low in levels.iter().map(|level| level.lowest_allocated_bytes) {
+        match foot {
+            Some(known) if low >= known.saturating_add(part) => {
+                feet.push(known);
+                (high, foot) = (low, None);
+            }
+            Some(known) => foot = Some(known.min(low)),
+            None if low.saturating_add(part) <= high => foot = Some(low),
+            None => high = high.max(low),
+        }
+    }
+    feet.extend(foot);
+    let (Some(first), Some(last)) = (feet.first(), feet.last()) else { return false };
+    part > 0 && feet.len() >= FALLS_MIN && *last < first.saturating_add(part)
 }
 
 /// Whether a sum was nearly as high as now before it began to rise, and then fell.
@@ -182,4 +211,24 @@ fn most_of(watch: &RankWatch, per: Per, gained: u64) -> Option<Frame> {
     // Lines that replace each other's blocks may not have grown themselves. Then the one with most bytes is named.
     let line = sites.into_iter().max_by_key(|&site| (grown(&[site]), site.series(per).bytes_at(last)))?;
     line.frame.as_deref().filter(|_| most >= gained / 3).cloned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn levels(mebibytes: &[u64]) -> Vec<Level> {
+        let level = |&low: &u64| Level { lowest_allocated_bytes: low << 20, ..Level::default() };
+        mebibytes.iter().map(level).collect()
+    }
+
+    #[test]
+    fn a_sum_goes_up_and_down_if_its_feet_do_not_rise() {
+        let falls = |levels_: &[u64], gained: u64| falls_back(&levels(levels_), gained << 20);
+        assert!(falls(&[34, 59, 84, 59, 84, 98, 48, 73, 91], 57), "cycles that are freed from time to time");
+        assert!(!falls(&[34, 40, 50, 60, 70, 80, 91], 57), "growth");
+        assert!(!falls(&[34, 150, 160, 50, 60, 70, 91], 57), "one buffer was freed");
+        assert!(!falls(&[34, 60, 40, 80, 58, 100, 80, 120, 100], 66), "what stays rises with each fall");
+        assert!(!falls(&[], 57) && !falls(&[34, 59, 84, 59, 84, 48], 0));
+    }
 }

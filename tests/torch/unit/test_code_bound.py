@@ -175,6 +175,46 @@ class Either:
         self.items.append(item)
 
 
+class BySize:
+    """Removes the oldest items while they are too large together."""
+
+    def __init__(self) -> None:
+        self.items, self.size, self.limit = deque[int](), 0, 600 << 20
+
+    def put(self, item: int) -> None:
+        self.items.append(item)
+        self.size += item
+        while self.size > self.limit:
+            self.size -= self.items.popleft()
+
+
+class ByRoom:
+    """Makes room before it adds an item."""
+
+    def __init__(self) -> None:
+        self.items, self.used, self.max_bytes = OrderedDict[int, int](), 0, 600 << 20
+
+    def put(self, item: int) -> None:
+        while self.items and self.used + item > self.max_bytes:
+            _, old = self.items.popitem(last=False)
+            self.used -= old
+        self.items[item] = item
+        self.used += item
+
+
+class Serving:
+    """Takes items out for another reason than their size."""
+
+    def __init__(self) -> None:
+        self.items, self.served, self.rate = deque[int](), 0, 4
+
+    def put(self, item: int) -> None:
+        self.items.append(item)
+        if item > self.rate:
+            self.items.popleft()
+            self.served += 1
+
+
 class Strange:
     """Its attributes must not be read through its own code."""
 
@@ -291,3 +331,9 @@ def test_containers_with_a_bound_in_a_container_leave_the_bound_open() -> None:
     assert _facts.of([{"bank": bank}, bank, inner, object()], 2).limit == 40
     lists = {key: [object()] for key in range(20)}
     assert _facts.of([{"lists": lists}, lists, lists[0], object()], 1).is_bounded is False
+
+
+def test_a_bound_in_bytes_is_an_unknown_one() -> None:
+    assert facts(filled(BySize(), 20)) == (None, None)
+    assert facts(filled(ByRoom(), 20)) == (None, None)
+    assert facts(filled(Serving(), 4)) == (False, None)

@@ -2,14 +2,13 @@
 
 A conditional jump after a comparison has two sides: the instructions between the jump and its target, and, if the first
 side ends with a jump or by leaving the function, what follows the target.
-Guarantees: reads instructions only. If no jump follows the comparison, its value goes elsewhere, and it counts as
-deciding over everything in the function.
+Guarantees: reads instructions only.
 """
 
 from __future__ import annotations
 
 import dis
-from collections.abc import Callable
+from typing import Optional
 
 _LEAVE = frozenset(("RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE"))
 # Instructions that turn the result of a comparison into a bool.
@@ -17,33 +16,29 @@ _BOOL = frozenset(("TO_BOOL", "UNARY_NOT", "COPY"))
 
 
 class Branches:
-    """The sides of a function's comparisons. `changes` says whether the instruction at a place changes the items."""
+    """The sides of a function's comparisons."""
 
-    def __init__(self, steps: list[dis.Instruction], changes: Callable[[int], bool]) -> None:
+    def __init__(self, steps: list[dis.Instruction]) -> None:
         self._steps = steps
         self._places = {one.offset: at for at, one in enumerate(steps)}
-        self._changes = [changes(at) for at in range(len(steps))]
 
-    def decides(self, comparison: int) -> bool:
-        """Whether the outcome of the comparison at a place decides over a change."""
+    def decided(self, comparison: int) -> Optional[range]:
+        """The instructions over which the comparison at a place decides; None if its value goes elsewhere than into a
+        jump."""
         at = comparison + 1
         while at < len(self._steps) and self._steps[at].opname in _BOOL:
             at += 1
         if at >= len(self._steps) or not self._is_conditional(at):
-            return any(self._changes)
+            return None
         target = self._target(at)
         if target <= at:
             # A loop, whose condition stands at its end.
-            return any(self._changes[target:at])
-        if any(self._changes[at + 1 : target]):
-            return True
-        last = self._steps[target - 1] if target > at + 1 else None
-        if last is None:
-            return False
-        if last.opname in _LEAVE:
-            return any(self._changes[target:])
-        end = self._target(target - 1) if "JUMP" in last.opname else 0
-        return any(self._changes[target:end]) if end > target else False
+            return range(target, at)
+        last = target - 1
+        if last > at and self._steps[last].opname in _LEAVE:
+            return range(at + 1, len(self._steps))
+        end = self._target(last) if last > at and "JUMP" in self._steps[last].opname else 0
+        return range(at + 1, max(target, end))
 
     def _is_conditional(self, at: int) -> bool:
         name = self._steps[at].opname

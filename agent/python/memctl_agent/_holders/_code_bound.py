@@ -28,6 +28,9 @@ NAMES_MAX = 2_000
 CHANGES = frozenset(
     ("append", "add", "appendleft", "insert", "popitem", "pop", "popleft", "clear", "remove", "discard", "move_to_end")
 )
+REMOVALS = frozenset(("popitem", "pop", "popleft", "remove", "discard"))
+# Instructions before a comparison that may load what is compared, at most: `self.used + n > self.max_bytes`.
+COMPARED_SPAN = 8
 # Instructions between the load of a container and the change of one of its items, at most.
 STORE_SPAN = 8
 # Instructions that store, replace or delete an item.
@@ -60,6 +63,55 @@ def of_global(namespace: dict[str, Any], container: Any, length: int) -> Optiona
     return _least(found, length)
 
 
+def of_sizes(owner: Any, container: Any) -> bool:
+    """Whether a method of `owner`, which has the container as an attribute, removes items while a total is too large,
+    and corrects the total: a bound in bytes, whose number of items nothing states."""
+    attributes = _reading.instance_dict(owner)
+    if attributes is None:
+        return False
+    name = next((key for key, value in islice(dict.items(attributes), NAMES_MAX) if value is container), None)
+    if type(name) is not str:
+        return False
+    methods = (value for base in _reading.bases(type(owner)) for value in islice(_table(base), NAMES_MAX))
+    removing = (one for one in methods if type(one) is types.FunctionType and _may_evict(one.__code__, name))
+    return any(_evicts(one, name) for one in islice(removing, FUNCTIONS_MAX))
+
+
+def _table(base: type) -> Iterator[Any]:
+    return iter(_reading.table(base).values())
+
+
+def _may_evict(code: types.CodeType, name: str) -> bool:
+    return name in code.co_names and len(code.co_code) <= CODE_BYTES_MAX
+
+
+def _evicts(function: types.FunctionType, name: str) -> bool:
+    steps = [one for one in dis.get_instructions(function.__code__) if one.opname not in _BLANK]
+    branches = _branches.Branches(steps)
+    for at, one in enumerate(steps):
+        if one.opname != "COMPARE_OP":
+            continue
+        compared = {step.argval for step in steps[max(0, at - COMPARED_SPAN) : at] if step.opname == "LOAD_ATTR"}
+        places = branches.decided(at) or range(0)
+        totals = any(steps[place].opname == "STORE_ATTR" and steps[place].argval in compared for place in places)
+        if totals and any(_removes(place, steps, name) for place in places):
+            return True
+    return False
+
+
+def _removes(at: int, steps: list[dis.Instruction], name: str) -> bool:
+    """Whether an instruction removes an item of the container."""
+    one = steps[at]
+    if one.opname == "DELETE_SUBSCR":
+        return any(_is_container(step, steps, at - back, name) for back, step in _before(steps, at))
+    return (
+        one.opname in ("LOAD_ATTR", "LOAD_METHOD")
+        and one.argval in REMOVALS
+        and at > 0
+        and _is_container(steps[at - 1], steps, at - 1, name)
+    )
+
+
 def _least(found: Iterator[Iterator[int]], length: int) -> Optional[int]:
     return min((limit for limits in found for limit in limits if limit > 0 and length <= limit + 1), default=None)
 
@@ -86,7 +138,13 @@ def _limits(
 ) -> Iterator[int]:
     """The numbers with which a function compares the length of `name`, if the outcome decides over its items."""
     steps = [one for one in dis.get_instructions(code) if one.opname not in _BLANK]
-    branches = _branches.Branches(steps, lambda one: _changes(one, steps, name, function))
+    branches = _branches.Branches(steps)
+
+    def decides(comparison: int) -> bool:
+        places = branches.decided(comparison)
+        everything = range(len(steps))
+        return any(_changes(place, steps, name, function) for place in (everything if places is None else places))
+
     for at, one in enumerate(steps):
         if one.opname != "LOAD_GLOBAL" or one.argval != "len":
             continue
@@ -95,14 +153,14 @@ def _limits(
             continue
         number, after = _number(steps, end, function, attributes)
         if number is not None and after < len(steps) and steps[after].opname == "COMPARE_OP":
-            if branches.decides(after):
+            if decides(after):
                 yield number
         elif end < len(steps) and steps[end].opname == "COMPARE_OP":
             # The number comes first: `500 < len(self.items)`.
             for begin in (at - 1, at - 2):
                 number, after = _number(steps, begin, function, attributes) if begin >= 0 else (None, 0)
                 if number is not None and after == at:
-                    if branches.decides(end):
+                    if decides(end):
                         yield number
                     break
 

@@ -3,7 +3,8 @@
 Guarantees: facts are read from the objects themselves, through the built-in types. None of the program's code runs. A
 bound can come from four sources: from the type; from the length of a list that was made with all its slots; from an
 attribute of the object that owns the container, if its name is in `BOUNDS` and its value is not exceeded; or from code
-that compares the container's length with a number and changes the container.
+that compares the container's length with a number and changes the container. If the code removes items while a total is
+too large, the bound is one of bytes, and counts as unknown.
 Does not guess. An unknown bound is None.
 """
 
@@ -89,8 +90,10 @@ def of(path: list[Any], at: int) -> Facts:
     if type(thing) is tuple or word == "tuple":
         # A tuple cannot grow, but the program may replace it by a longer one.
         facts.is_bounded, facts.limit = None, None
-    elif _reading.is_a(thing, deque):
+    elif _reading.is_a(thing, deque) and _maxlen.__get__(thing) is not None:
         _bound(facts, _maxlen.__get__(thing))
+    elif _is_bounded_by_size(path, at):
+        facts.is_bounded = None
     else:
         free = _free_slots(thing)
         facts.length = length - free if length is not None else None
@@ -183,6 +186,15 @@ def _bound_in_code(facts: Facts, path: list[Any], at: int) -> None:
         if limit is not None:
             facts.is_bounded, facts.limit = True, limit
             return
+
+
+def _is_bounded_by_size(path: list[Any], at: int) -> bool:
+    """Whether the code of the object that has a container removes items while their total is too large."""
+    try:
+        return any(_code_bound.of_sizes(above, path[at]) for above in reversed(path[max(0, at - ABOVE) : at]))
+    except Exception:
+        # (As in `_bound_in_code`.)
+        return False
 
 
 def _namespace(thing: Any) -> Optional[dict[str, Any]]:

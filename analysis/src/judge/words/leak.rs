@@ -2,7 +2,7 @@
 
 use memctl_model::{EvidenceValue, Finding, FindingKind, Moment, Pattern, Phase, Rate, Severity};
 
-use super::{SERIES_MAX, SOON_SECONDS, bytes, median_rate, place, places, thinned, until};
+use super::{EVEN_SHARE, SERIES_MAX, SOON_SECONDS, bytes, median_rate, place, places, thinned, until};
 use crate::judge::SITES_MAX;
 use crate::judge::candidate::Shape;
 use crate::judge::history::Per;
@@ -43,7 +43,23 @@ pub(in crate::judge) fn leak(leaks: &[Leak], all: &[&Subject]) -> Finding {
     let first = leaks.iter().min_by_key(begun).unwrap_or(shown);
     let most = leaks.iter().max_by_key(|leak| leak.live_bytes).unwrap_or(shown);
     let foresight = leaks.iter().map(|leak| leak.foresight).max().unwrap_or_default();
-    let growth = Words { shown, confirmed, on: &subjects, all, per_epoch, per_step, per_minute, outlook };
+    let is_uneven = is_uneven(leaks);
+    // The sentence about uneven ranks names the highest rate.
+    let said = |of: fn(&Leak) -> Option<Rate>, median: Option<Rate>| match is_uneven {
+        true => leaks.iter().filter_map(of).max_by(|a, b| a.value.total_cmp(&b.value)),
+        false => median,
+    };
+    let growth = Words {
+        shown,
+        confirmed,
+        on: &subjects,
+        all,
+        is_uneven,
+        per_epoch: said(|leak| leak.per_epoch, per_epoch),
+        per_step: said(|leak| leak.per_step, per_step),
+        per_minute: said(|leak| leak.per_minute, per_minute),
+        outlook,
+    };
     let end = until(epochs_to_oom, seconds_to_oom);
     Finding {
         kind: reported_kind(shown.kind, shown.per),
@@ -96,11 +112,23 @@ fn confidence(leak: &Leak, confirmed: bool, ranks: usize) -> f64 {
     (1.0 - doubt).clamp(low, high)
 }
 
+/// Whether a leak grows at different rates on its ranks.
+fn is_uneven(leaks: &[Leak]) -> bool {
+    let rates = [|leak: &Leak| leak.per_epoch, |leak: &Leak| leak.per_step, |leak: &Leak| leak.per_minute];
+    rates.into_iter().any(|of| {
+        let values = || leaks.iter().filter_map(of).map(|rate| rate.value);
+        let highest = values().fold(0.0, f64::max);
+        values().any(|value| value < EVEN_SHARE * highest)
+    })
+}
+
 struct Words<'a> {
     shown: &'a Leak,
     confirmed: bool,
     on: &'a [&'a Subject],
     all: &'a [&'a Subject],
+    /// Whether the rates are the highest of several.
+    is_uneven: bool,
     per_epoch: Option<Rate>,
     per_step: Option<Rate>,
     per_minute: Option<Rate>,
@@ -110,7 +138,8 @@ struct Words<'a> {
 impl Words<'_> {
     fn pace(&self) -> String {
         let (epoch, step) = (self.per_epoch.filter(|_| self.shown.shape != Shape::Teeth), self.per_step);
-        let named = |rate: Option<Rate>, unit: &str| rate.map(|rate| format!("{} {unit}", bytes(rate.value)));
+        let most = if self.is_uneven { "up to " } else { "" };
+        let named = |rate: Option<Rate>, unit: &str| rate.map(|rate| format!("{most}{} {unit}", bytes(rate.value)));
         let of_marks = || named(epoch, "per epoch").or_else(|| named(step, "per step"));
         let known = match self.shown.per {
             // A rate per step is not informative if only one step in hundreds rises.

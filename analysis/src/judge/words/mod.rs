@@ -44,6 +44,9 @@ fn until(epochs: Option<f64>, seconds: Option<f64>) -> Option<String> {
     }
 }
 
+/// Ranks are uneven if one has less than this share of the highest rate, or of the most that one has gained.
+const EVEN_SHARE: f64 = 0.9;
+
 fn median_rate(rates: impl Iterator<Item = Option<Rate>>) -> Option<Rate> {
     let mut known: Vec<Rate> = rates.flatten().collect();
     known.sort_by(|a, b| a.value.total_cmp(&b.value));

@@ -5,7 +5,7 @@
 use memctl_model::verdict::{bytes_in_duration, duration};
 use memctl_model::{Boundary, Cause, Finding, HumanBytes, Judged, NotJudged, Pattern, Severity, TensorHolder};
 
-use super::{places, until};
+use super::{EVEN_SHARE, places, until};
 use crate::judge::Activity;
 use crate::judge::course::{Course, Way};
 use crate::judge::holder_bound::{self, Bound};
@@ -22,7 +22,8 @@ pub(in crate::judge) fn growing(
     finding: Option<&Finding>,
     cause: Cause,
 ) -> String {
-    let fact = format!("{}{}{}.", grown(inputs, shown), rate(finding, shown.course), also(&shown.others));
+    let pace = if is_uneven(inputs, shown) { String::new() } else { rate(finding, shown.course) };
+    let fact = format!("{}{pace}{}.", grown(inputs, shown), also(&shown.others));
     let end = finding
         .filter(|_| inputs.activity == Activity::Running)
         .and_then(|finding| until(finding.epochs_to_oom, finding.time_to_oom_seconds));
@@ -37,7 +38,8 @@ pub(in crate::judge) fn growing(
 /// `Live memory has grown 682 MiB in 9 s on rank 0, allocated in f (x.py:3), and it was not given back`.
 fn grown(inputs: &VerdictInputs<'_>, shown: &CourseContext<'_>) -> String {
     let course = shown.course;
-    let what = bytes_in_duration(course.gained, course.seconds());
+    let most = if is_uneven(inputs, shown) { "by up to " } else { "" };
+    let what = format!("{most}{}", bytes_in_duration(course.gained, course.seconds()));
     let freed = match course.way {
         Way::Kept | Way::Sum if course.given_back => ", and it was given back only at the end of the recording",
         Way::Kept | Way::Sum => ", and it was not given back",
@@ -51,6 +53,14 @@ fn grown(inputs: &VerdictInputs<'_>, shown: &CourseContext<'_>) -> String {
         format!(", and the peak of a step {} over the last {}", rose(peaks), last_third(inputs.judged))
     });
     format!("Live memory has grown {what}{}{}{freed}{peaks}", on(inputs, shown), at(course))
+}
+
+/// Whether the devices of a course have gained different amounts.
+fn is_uneven(inputs: &VerdictInputs<'_>, shown: &CourseContext<'_>) -> bool {
+    let is_shown = |course: &&Course| course.site == shown.course.site && shown.on.contains(&&course.who);
+    let of_device = inputs.courses.courses.iter().filter(is_shown).filter(|course| course.stand == shown.course.stand);
+    let least = of_device.map(|course| course.gained).min().unwrap_or(shown.course.gained);
+    (least as f64) < EVEN_SHARE * shown.course.gained as f64
 }
 
 /// ` on rank 0`; empty if there is only one process.
