@@ -7,6 +7,8 @@
 //! length shows nothing. A dict may be the cache of a data set that the first epoch fills: over steps, it is a leak
 //! only after growth over several epochs, and while its growth does not slow down. Guarantees: memory is called bounded
 //! or unbounded only after an answer that found holders of most of the requested blocks.
+//!
+//! (Over 400 lines: the tests are next to the rules that they cover.)
 
 use memctl_model::holders::BLOCKS_MAX;
 use memctl_model::{
