@@ -66,9 +66,7 @@ pub(super) fn sum(watch: &RankWatch) -> Option<Course> {
     if course.given_back && have_held_as_much(watch, per, &levels[..=since]) {
         course.stand = Stand::Released;
     }
-    if falls_back(&levels[since..], gained) {
-        course.stand = Stand::Released;
-    }
+    let goes_on = goes_on && !falls_back(&levels[since..], gained);
     let goes_on = goes_on && (per != Per::Window || raises_peaks(watch, course.begun_ns, course.gained));
     goes_on.then_some(course)
 }
