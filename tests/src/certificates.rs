@@ -57,11 +57,21 @@ impl Authority {
     /// # Panics
     /// When it cannot be made.
     #[must_use]
-    pub fn issue_until(&self, name: &str, (year, month, day): (i32, u8, u8)) -> Identity {
+    pub fn issue_until(&self, name: &str, last: (i32, u8, u8)) -> Identity {
+        self.issue_between(name, (1975, 1, 1), last)
+    }
+
+    /// The same with a first and a last day.
+    ///
+    /// # Panics
+    /// When it cannot be made.
+    #[must_use]
+    pub fn issue_between(&self, name: &str, first: (i32, u8, u8), last: (i32, u8, u8)) -> Identity {
         let names = vec!["localhost".to_owned(), "127.0.0.1".to_owned(), format!("{name}.example.org")];
         let mut params = CertificateParams::new(names).expect("parameters");
         params.distinguished_name.push(DnType::CommonName, name);
-        params.not_after = rcgen::date_time_ymd(year, month, day);
+        params.not_before = rcgen::date_time_ymd(first.0, first.1, first.2);
+        params.not_after = rcgen::date_time_ymd(last.0, last.1, last.2);
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
         let key = KeyPair::generate().expect("a key");
         let cert = params.signed_by(&key, &self.issuer).expect("a certificate");

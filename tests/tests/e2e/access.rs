@@ -23,7 +23,7 @@ use memctl_tests::bytes_codec::BytesCodec;
 use memctl_tests::daemon::{DaemonProcess, free_port};
 use memctl_tests::raw::{Stream, hello, session};
 use memctl_tests::source::Producer;
-use memctl_tests::{jobs, memctl, run, run_json, stored};
+use memctl_tests::{http, jobs, memctl, run, run_json, stderr, stored};
 use prost::Message;
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::{Channel, Endpoint};
@@ -571,4 +571,38 @@ fn the_first_token_is_an_admins_and_an_import_without_the_right_fails_at_once() 
     assert_eq!(said.lines().count(), 1, "no line of the uplink, no clean-up: {said}");
     assert!(import(&kept("agent", &agent)).status.success());
     assert_eq!(daemon.terminate(), 0);
+}
+
+/// The last admin would lock everybody out; and each stream that the gate refuses is counted.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_last_admin_stays_and_refused_streams_are_counted() {
+    let home = tempfile::tempdir().unwrap();
+    let dir = home.path();
+    let (admin, reader) = (dir.join("admin"), dir.join("reader"));
+    std::fs::write(&admin, token(dir, "boss", "admin", "*", &[])).unwrap();
+    std::fs::write(&reader, token(dir, "reader", "reader", "team-a", &[])).unwrap();
+    let daemon = DaemonProcess::sqlite_with(dir, free_port(), &["--http-listen", "127.0.0.1:0"]);
+    let asked = |words: &[&str]| {
+        let output = memctl().args(words).args(["--daemon", &daemon.url, "--token-file"]).arg(&admin).output().unwrap();
+        (output.status.code(), stderr(&output))
+    };
+    let (code, words) = asked(&["token", "revoke", "boss"]);
+    assert!(code != Some(0) && words.contains("the last token of an admin of all tenants"), "{code:?} {words}");
+    assert_eq!(asked(&["token", "create", "second", "--role", "admin", "--tenant", "*"]).0, Some(0));
+    let known = std::fs::read_to_string(&reader).unwrap();
+    for token in ["memctl_0000000000000000_0", known.trim()] {
+        let config = AgentConfig::new(jobs::session(JOB, 0), reached(&daemon.url, with(token)));
+        let stop = move || Agent::start(config).unwrap().stop(None, Duration::from_secs(2));
+        let outcome = tokio::task::spawn_blocking(stop).await.unwrap();
+        assert!(!outcome.delivered, "{outcome:?}");
+    }
+    let bearer = format!("Authorization: Bearer {}\r\n", std::fs::read_to_string(&admin).unwrap().trim());
+    let page = http::get_with(&format!("{}/metrics", daemon.http[0]), &bearer);
+    let metrics = page.map(|(_, _, body)| body).unwrap_or_default();
+    let count = |reason: &str| -> u64 {
+        let name = format!("memctl_streams_refused_total{{reason=\"{reason}\"}} ");
+        metrics.lines().find_map(|line| line.strip_prefix(&name)).expect("the metric").parse::<f64>().unwrap() as u64
+    };
+    assert!(count("unauthenticated") >= 1 && count("denied") >= 1, "{metrics}");
+    assert_eq!(asked(&["token", "revoke", "boss"]).0, Some(0), "another admin stays");
 }

@@ -10,7 +10,7 @@ use memctl_agent::{Agent, AgentConfig, Daemon, SpoolConfig};
 use memctl_model::{DeviceIndex, DeviceInfo, SessionId, SessionInfo};
 use memctl_tests::daemon::{DaemonProcess, free_port};
 use memctl_tests::source::Producer;
-use memctl_tests::{memctl, recordings, run, run_json, stderr, stdout};
+use memctl_tests::{http, memctl, recordings, run, run_json, stderr, stdout};
 use sqlx::{Connection as _, SqliteConnection};
 
 fn session(rank: u32) -> SessionInfo {
@@ -137,16 +137,24 @@ fn a_copy_is_asked_without_being_written() {
     std::fs::remove_file(Path::new(&data).join("memctl.db.lock")).unwrap();
     let file = Path::new(&data).join("memctl.db");
     let before = std::fs::read(&file).unwrap();
-    let daemon = DaemonProcess::sqlite_with(Path::new(&data), free_port(), &["--read-only", "--retain-age", "1s"]);
+    let flags = ["--read-only", "--retain-age", "1s", "--http-listen", "127.0.0.1:0"];
+    let daemon = DaemonProcess::sqlite_with(Path::new(&data), free_port(), &flags);
     let asked = run(memctl().args(["query", "--job", "clean", "--daemon", &daemon.url]));
     assert!(asked.contains("clean"), "{asked}");
     let refused = memctl().args(["delete", "--job", "clean", "--yes", "--daemon", &daemon.url]).output().unwrap();
     assert!(
-        stderr(&refused).contains("refuses: ") && stderr(&refused).contains("for reading alone"),
+        stderr(&refused).contains("refuses: ") && stderr(&refused).contains("it was opened read-only"),
         "{}",
         stderr(&refused)
     );
     assert_eq!(refused.status.code(), Some(6), "it did answer: {}", stderr(&refused));
+    // A recording is refused for good, which is no fault of the store.
+    let config = AgentConfig::new(session(0), Daemon::Address(daemon.url.as_str().into()));
+    let agent = Agent::start(config).unwrap();
+    let stopped = agent.stop(None, Duration::from_secs(60));
+    assert!(stopped.refused.as_deref().is_some_and(|why| why.contains("this daemon is read-only")), "{stopped:?}");
+    let ready = http::get(&format!("{}/readyz", daemon.http[0]));
+    assert_eq!(ready.as_ref().map(|(status, _)| *status), Some(200), "{ready:?}");
     assert_eq!(daemon.terminate(), 0);
     assert!(std::fs::read(&file).unwrap() == before, "the file was changed");
     let names: Vec<_> = Path::new(&data).read_dir().unwrap().map(|entry| entry.unwrap().file_name()).collect();

@@ -160,9 +160,9 @@ fn an_authoritys_own_certificate_is_told_from_a_servers() {
     }
 }
 
-/// Clients would refuse an expired certificate, so it does not replace a valid one.
+/// Clients would refuse a certificate that is not valid now, so it does not replace a valid one.
 #[test]
-fn an_expired_certificate_does_not_replace_a_valid_one() {
+fn a_certificate_that_is_not_valid_now_does_not_replace_a_valid_one() {
     let home = tempfile::tempdir().unwrap();
     let ours = Authority::new(home.path(), "ours");
     let server = ours.issue("daemon");
@@ -177,6 +177,9 @@ fn an_expired_certificate_does_not_replace_a_valid_one() {
     assert!(line.contains("were not reloaded") && line.contains("it expired at 2020-01-01"), "{line}");
     let output = jobs(&daemon.url, &ours.file, None);
     assert!(output.status.success(), "{}", stderr(&output));
+    ours.issue_between("early", (2998, 1, 1), (2999, 1, 1)).replaces(&server);
+    let line = said.find(|line| line.contains("the certificates were")).expect("the daemon looks every ten seconds");
+    assert!(line.contains("were not reloaded") && line.contains("it is valid from 2998-01-01"), "{line}");
     ours.issue("renewed").replaces(&server);
     let line = said.find(|line| line.contains("the certificates were")).expect("the daemon looks every ten seconds");
     assert!(line.contains("the certificates were reloaded"), "{line}");
