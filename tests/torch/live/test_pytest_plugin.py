@@ -228,6 +228,24 @@ def test_the_sum_of_two_devices_counts_and_each_has_a_peak(tmp_path: pathlib.Pat
     assert "reached 3.0 MiB" in text and "cuda:0 2.0 MiB, cuda:1 2.0 MiB" in text, ran
 
 
+LATER = """
+import pytest, torch
+CALLS = []
+
+@pytest.mark.limit_gpu_leaks("1 MiB")
+def test_fails_in_its_third_run():
+    CALLS.append(torch.zeros(8, device="cuda").sum().item())
+    if len(CALLS) == 3:
+        raise ValueError("not again")
+"""
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="exceptions have no notes")
+def test_a_failure_in_a_later_run_says_so(tmp_path: pathlib.Path) -> None:
+    ran = run(tmp_path, LATER)
+    assert ran.code == 1 and "this was run 3 of 3, because limit_gpu_leaks repeats the body" in ran.out, ran
+
+
 WITHOUT = """
 import sys
 import pytest

@@ -45,6 +45,8 @@ class Measured:
             "has_failed": False,
         }
         self.runs = Runs()
+        # The number of the run of the body, from 0.
+        self.run = 0
         # How many events the last run had, by device.
         self.until: list[int] = []
 
@@ -79,6 +81,7 @@ class Measurer:
             result = yield
         except BaseException as error:
             test.row["has_failed"] = not isinstance(error, pytest.skip.Exception)
+            _note_run(error, test)
             self._used(test)
             raise
         used = self._used(test)
@@ -104,10 +107,12 @@ class Measurer:
         for number in range(test.limits.warmups):
             if number:
                 self._next_run(test)
+            test.run = number
             test.item.runtest()
             if _kept(test.item):
                 # pytest reports the kept exception, whichever is raised; the body must not run once more.
                 raise _kept(test.item)[0].value
+        test.run = test.limits.warmups
         return self._next_run(test)
 
     def _next_run(self, test: Measured) -> _leaks.Blocks:
@@ -246,6 +251,15 @@ def _limits_or_failure(item: Any) -> Limits:
 def _own_fault(fault: Exception) -> str:
     """The reason if memctl fails. The test does not."""
     return f"a fault of memctl ({type(fault).__name__}: {fault})"
+
+
+def _note_run(error: BaseException, test: Measured) -> None:
+    """Adds to an exception in which run it was raised, if it was not the first one: such a test passes alone."""
+    add = getattr(error, "add_note", None)  # (Python 3.11 and later)
+    if add is None or test.run == 0 or isinstance(error, pytest.skip.Exception):
+        return
+    runs = test.limits.warmups + 1
+    add(f"memctl: this was run {test.run + 1} of {runs}, because {_limits.LEAKS} repeats the body of the test")
 
 
 def _kept(item: Any) -> list[Any]:
