@@ -21,7 +21,7 @@ enum Step {
     Free(usize),
     Mark(MarkKind),
     Settled,
-    /// The epoch ended at the last boundary, which was not seen then.
+    /// The epoch ended at the last boundary, but this end was not seen then.
     Ended(u32),
     Linger,
 }
@@ -66,7 +66,8 @@ impl Scanned {
         rows.into_values().collect()
     }
 
-    /// Whether the state is kept as that of the last boundary: within an evaluation only if evaluations keep memory.
+    /// Whether the current state replaces the state of the last boundary. Within an evaluation, it does so only if
+    /// evaluations keep memory.
     fn keeps_its_state(&self) -> bool {
         let rows = self.rows();
         let is_of_evaluation = |row: &&SiteRow| row.birth_phase == Some(Phase::Eval);
@@ -175,7 +176,8 @@ proptest! {
 }
 
 /// The end of the last epoch, in bytes, of a program that ends with an evaluation. Each evaluation allocates two blocks of
-/// one line; one of them may stay. `trains_first` is a function that calls `model.train()` before it returns.
+/// one line; one of them may stay. With `trains_first`, the evaluation calls
+/// `model.train()` before it frees its blocks.
 fn end_of_last_epoch(keeps: bool, trains_first: bool) -> u64 {
     let (mut batcher, mut tables, mut time_ns) = (batcher(), Vec::new(), 0);
     let mut event = |batcher: &mut Batcher, action, addr| {

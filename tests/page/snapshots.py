@@ -3,8 +3,9 @@
 
     snapshots.py SNAPSHOT.pickle BYTES OUT.pickle
 
-The same requests follow the recorded events in rounds: those whose block was freed within the recording and has its
-place in the last state, so that each round ends in the state in which it began. Times increase. SNAPSHOT is the file of
+The output has the recorded events, and then rounds that repeat a part of them. A round has the requests and frees of
+the blocks that were freed within the recording and whose addresses are free in the last state. So each round ends in
+the state in which it began. Times increase. SNAPSHOT is the file of
 one device that `memctl export --format memory-viz` or PyTorch wrote.
 """
 
@@ -50,7 +51,7 @@ def batches(of: list) -> list:
 
 
 class Events:
-    """Writes events one by one in pickle's protocol 2, so a list of a gigabyte is never in memory."""
+    """Encodes values in pickle's protocol 2. The caller writes them in batches, so not all events are in memory."""
 
     def __init__(self, file) -> None:
         self.file, self.known = file, {}

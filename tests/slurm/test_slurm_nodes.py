@@ -1,6 +1,7 @@
 """Launches on several nodes of a real Slurm without a daemon that anyone set up: the job has a daemon of its own.
 
-The nodes of the cluster are one machine, with one home folder and a name each. The folder that they share is named.
+All nodes of the cluster are one machine with one home folder, but each node has its own name. `MEMCTL_SHARED_DIR` names
+the folder that they share.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ def test_torchrun_on_two_nodes_is_asked_while_it_runs(user: User) -> None:
     assert answer["completeness"]["exact"] and user.output(job).count("Exact: all") == 1, user.output(job)
 
 
-# Shorter than the other node's run, about as long, and longer: the daemon of the other node may have ended meanwhile.
+# The delay is shorter than the other node's run, about as long, or longer. So the daemon of that node may have ended.
 @pytest.mark.parametrize("seconds", [5, 11, 40])
 def test_a_node_that_comes_late(user: User, seconds: int) -> None:
     late = f"srun bash -c '[ $SLURM_PROCID = 1 ] || sleep {seconds}; exec ./record python train.py'"
@@ -133,12 +134,12 @@ def is_launcher(process: pathlib.Path, job: str, host: str) -> bool:
 
 
 def parent_of(process: pathlib.Path) -> str:
-    """The parent's id. A launcher that starts a process has for a moment a child with its own words."""
+    """The parent's id. A launcher that starts a process has, for a moment, a child with the launcher's command line."""
     return (process / "stat").read_text().rpartition(")")[2].split()[1]
 
 
 def listed_in(user: User, folder: pathlib.Path) -> str:
-    """The list of jobs in a folder, of which all sessions count."""
+    """The JSON of `memctl jobs` about a folder. The number of events in it includes all sessions of a job."""
     run = user.ask("jobs", "--data-dir", str(folder), "--in-process", "-o", "json")
     assert run.code == 0, run
     return run.out

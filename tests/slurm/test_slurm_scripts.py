@@ -58,7 +58,8 @@ def test_the_scripts_for_administrators(tmp_path: pathlib.Path) -> None:
             assert output.count(f"--- memctl: GPU memory of job {name.split('-')[1]}\n") == 1, output
             assert f"{name}  finished" in output and "RANK" in output, output
         assert user.output(unrecorded) == "plain\n"
-        # Where the daemon has tokens, tasks deliver with that of the settings, and the epilog reads with its own.
+        # If the daemon has tokens, tasks deliver with the token of MEMCTL_TASK_TOKEN_FILE in the settings, and the
+        # epilog reads with the token of MEMCTL_TOKEN_FILE.
         files, place = {}, {"MEMCTL_DAEMON": user.daemon.url}
         for role in ("admin", "agent", "reader"):
             made = user.memctl("token", "create", role, "--role", role, "-q", **place)

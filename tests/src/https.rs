@@ -77,7 +77,7 @@ impl Port {
                 builder.with_client_auth_cert(read(cert).collect(), key).expect("its certificate")
             }
         };
-        // As Prometheus and browsers offer both, the port selects one.
+        // Prometheus and browsers offer both protocols, so this client does too. The port selects one.
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         let name = "localhost".try_into().expect("a name");
         Box::new(StreamOwned::new(ClientConnection::new(Arc::new(config), name).expect("TLS"), stream))

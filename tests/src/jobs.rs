@@ -1,6 +1,6 @@
 //! Small jobs, recorded by a real agent: some with little or no data to judge, and one with complete data.
 //!
-//! Guarantees: everything is stored when a function returns, without sleeping.
+//! Guarantees: when [`record`] returns, everything that its body recorded is stored. No function sleeps.
 
 use std::path::Path;
 use std::time::Duration;
@@ -59,7 +59,8 @@ pub struct Training {
     pub keeps: (u64, u64),
     /// A step that needs 32 MiB more than the others.
     pub high_step: Option<u64>,
-    /// Bytes kept at the end, by another stack that looks the same in every output.
+    /// Bytes kept at the end of the last epoch, with another stack. It differs only in the folder of its file, which
+    /// short outputs omit, so it looks like the stack of `kept_a_step`.
     pub kept_alike: u64,
     /// Whether allocations have stacks.
     pub stacks: bool,
@@ -173,7 +174,8 @@ pub fn train_long(agent: &Agent, epochs: u32, rounds: u64) {
     }
 }
 
-/// The store limit with which its only job keeps this share of its chunks, and all other data.
+/// The value of `--retain-bytes-per-job` with which the only job in `store` keeps `percent` of the bytes of its chunks,
+/// and all of its other data.
 fn leaving(store: &Path, percent: u64) -> String {
     let path = store.join("memctl.db");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
@@ -211,8 +213,8 @@ pub fn expired(daemon: DaemonProcess, store: &Path, job: &str, keep_percent: u64
     daemon
 }
 
-/// The same, but the rest begins with a keyframe. Chunk sizes depend on the arrival of events, so shares are tried
-/// until one fits. Also returns the folder of that daemon's store.
+/// Like [`expired`], but the events that are kept begin with a keyframe. Chunk sizes depend on the arrival of events,
+/// so several shares are tried, each on a copy of the store. Also returns the folder of the copy that fits.
 ///
 /// # Panics
 /// When no share fits.

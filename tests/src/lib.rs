@@ -48,7 +48,8 @@ pub fn memctl_path() -> PathBuf {
     path
 }
 
-/// A command line without this machine's own daemon, data folder or environment.
+/// A command line without the `MEMCTL_` variables of this process, and without this user's own daemon. A test that
+/// needs a data folder names it.
 #[must_use]
 pub fn memctl() -> Command {
     let mut command = Command::new(memctl_path());

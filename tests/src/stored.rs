@@ -68,7 +68,7 @@ pub async fn events(channel: Channel, name: &str) -> Vec<StoredDevice> {
 /// Asserts that the stored events equal the produced ones.
 ///
 /// # Panics
-/// At the first event that differs.
+/// When an event or the number of events differs.
 pub fn assert_same(stored: &[Event], produced: &[Event]) {
     if let Some(at) = stored.iter().zip(produced).position(|(stored, produced)| stored != produced) {
         let around = at.saturating_sub(2)..(at + 3).min(stored.len()).min(produced.len());

@@ -1,9 +1,10 @@
 """The limit that a program sets on its own allocator (`torch.cuda.set_per_process_memory_fraction`).
 
 The allocator refuses what exceeds it, however much the device has. So room on the device is room below this limit.
-Guarantees: the limit of a device is read after the program has set it, and that of the current device once at the
-first end of a step, for a limit from before the recording. No other device is looked at: PyTorch selects the device
-whose limit it reads, and before 2.11 it leaves it selected. Nothing is raised into the program.
+Guarantees: the limit of a device is read each time after the program has set it. If none was read by the first end of a
+step, the limit of the current device is read there, because the program may have set it before the recording. Limits of
+other devices are not read: PyTorch makes a device current to read its limit, and before 2.11 this device stays current.
+Nothing is raised into the program.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-//! Compares lines with the interpreters' own lines. First come golden tables of every supported version, then the
+//! Compares the line numbers that `line` finds with the interpreters' own.
+//!
+//! First come golden tables of every supported version, then the
 //! standard library of each installed Python (`python3`, `python3.10` … on PATH, and $MEMCTL_PYTHONS, separated by
 //! colons).
 
@@ -114,7 +116,7 @@ fn every_python_here_agrees_over_its_standard_library() {
 
 #[test]
 fn tables_that_are_cut_short_have_no_line() {
-    // For 3.11: bytes that begin no entry, a number that does not end, a number of 2^36, a line below 0.
+    // For 3.11: bytes that begin no entry, a number that does not end, a number of more than 36 bits, a line below 0.
     for table in
         [&[][..], &[0x00], &[0xe8], &[0xe8, 0x7f], &[0xe8, 0x7f, 0x7f, 0x7f, 0x7f, 0x7f, 0x7f, 0x3f], &[0xe8, 0x05]]
     {

@@ -14,8 +14,8 @@ use support::hostile::{hostile_event, hostile_keyframe};
 use support::keyframe_of;
 use support::requests::{recording, requests, settings};
 
-/// The segments without two facts: the stack of a block, which is unknown for blocks that the trace only frees, and
-/// the kind of a segment, which is unknown for pages on which nothing was ever placed.
+/// The segments without the facts that can be unknown: the stack of a block that the trace only frees, and the kind and
+/// the pool of a segment on whose pages nothing was ever placed.
 fn placed(segments: &[SegmentState]) -> Vec<SegmentState> {
     let mut segments = segments.to_vec();
     for segment in &mut segments {
@@ -141,8 +141,8 @@ fn an_allocation_behind_a_block_shows_where_it_ends() {
     let start = concluded(&end, &trace);
     let expected = [(0, 2 * MIB + half, BlockUse::Allocated), (2 * MIB + half, 17 * MIB + half, BlockUse::Inactive)];
     assert_eq!((blocks(&start), start.assumed_sizes), (expected.to_vec(), 0));
-    // The rounded request is assumed without this allocation, or if it is so far away that the gap cannot be the
-    // block's own rest.
+    // Without this allocation, the block's size is assumed to be the rounded request. The same holds if the allocation
+    // is so far away that the gap before it cannot belong to the block.
     for trace in [&trace[1..3], &[event(Action::Alloc, 9 * MIB, 2 * MIB), trace[1], trace[2]]] {
         let start = concluded(&end, trace);
         assert_eq!((blocks(&start)[0], start.assumed_sizes), ((0, 2 * MIB, BlockUse::Allocated), 1));

@@ -95,7 +95,7 @@ proptest! {
     }
 
     #[test]
-    fn and_so_they_do_where_events_contradict_the_map(
+    fn changes_add_up_to_the_scan_where_events_contradict_the_map(
         events in prop::collection::vec(hostile_event(), 1..300),
         looks in prop::collection::vec(0_u8..24, 50),
     ) {
@@ -104,7 +104,7 @@ proptest! {
 }
 
 #[test]
-fn a_block_that_is_named_belongs_to_another_site_from_then_on() {
+fn an_annotated_block_belongs_to_another_site_from_then_on() {
     let mut map = BlockMap::new(&AllocatorSettings::default());
     let event = |action, addr: u64, stack| Event { action, addr, size: 512, stack: StackId(stack), ..Event::default() };
     let birth = Birth { epoch: 3, ..Birth::default() };

@@ -16,7 +16,7 @@ fn recording(entries: Vec<Py>, blocks: Vec<Py>) -> Recording {
     load_from(&dumps(&whole, Style::Python4)[..], HELD_BYTES_MAX, &mut |_| {}).unwrap()
 }
 
-/// An entry of a call in a line, with the name of the memory's owner.
+/// A trace entry with one frame, of the function `make` at `line`, and with `name` as the name of the memory's owner.
 fn named(action: &str, addr: i64, time_us: i64, line: i64, name: &str) -> Py {
     let entry = with(event(action, addr, 512, time_us), "frames", Py::List(vec![frame("make", line)]));
     with(entry, "user_metadata", str(name))

@@ -284,7 +284,7 @@ pub struct TrackEvent {
     pub value: Option<i64>,
 }
 
-/// The events of each track, in their order: by process, then by track.
+/// The events of each track, in the order of the trace. The key is the name of the process and the name of the track.
 pub type Tracks = BTreeMap<(String, String), Vec<(u64, TrackEvent)>>;
 
 /// Reads a trace.

@@ -137,9 +137,9 @@ fn snapshots() {
     fuzzed("snapshot", 20);
 }
 
-/// Refused seeds would not reach new code.
+/// A seed is not larger than the inputs that the driver generates.
 #[test]
-fn every_target_takes_a_seed_and_its_corpus_is_small() {
+fn every_target_has_a_seed_and_all_seeds_are_small() {
     for target in TARGETS {
         let seeds = corpus(&target);
         assert!(seeds.iter().all(|seed| seed.len() <= INPUT_BYTES_MAX), "{}", target.name);

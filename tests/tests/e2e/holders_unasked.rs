@@ -165,7 +165,7 @@ fn growth_is_asked_about_and_once_more_when_it_has_gone_on() {
 }
 
 #[test]
-fn who_did_not_allow_it_is_not_asked_unasked() {
+fn a_process_that_did_not_permit_searches_is_not_searched() {
     let folder = tempfile::tempdir().unwrap();
     let daemon = DaemonProcess::sqlite(folder.path(), free_port());
     let url = daemon.url.as_str();
@@ -201,13 +201,13 @@ fn forbids(data: &Path) -> DaemonProcess {
 }
 
 #[test]
-fn of_several_ranks_the_first_is_asked_and_what_it_does_not_say_is_told() {
+fn of_several_ranks_only_the_first_is_searched_and_incomplete_or_failed_searches_are_reported() {
     let folder = tempfile::tempdir().unwrap();
     let daemon = DaemonProcess::sqlite(folder.path(), free_port());
     let url = daemon.url.as_str();
     let mut ranks = [0, 1].map(|rank| Trainer::start(config(url, "both", rank)));
     let [first, second] = &mut ranks;
-    // Both sites grow before the first analysis.
+    // Memory grows at the site on both ranks before the first query.
     for _ in 0..64 {
         assert_eq!((first.step(true), second.step(true)), (None, None));
     }
@@ -278,7 +278,7 @@ fn of_several_ranks_the_first_is_asked_and_what_it_does_not_say_is_told() {
 }
 
 #[test]
-fn the_launcher_tells_whatever_it_starts() {
+fn the_launcher_sets_memctl_holders_for_its_command() {
     let launched = |flags: &[&str], variable: &str| {
         let data = tempfile::tempdir().unwrap();
         let mut command = memctl();

@@ -1,8 +1,8 @@
 //! kill -9 of each process involved, many times: a training process, the daemon, a connection of Postgres, Postgres
 //! itself.
 //!
-//! Guarantees checked: events that an agent knew to be stored at a death are stored once, as produced; a process that
-//! runs to its end delivers everything. Every kill is asserted to have hit an active stream.
+//! Guarantees checked: events that an agent knew to be stored when a process was killed are stored once, as
+//! produced. A process that runs to its end delivers everything. Every kill is asserted to have hit an active stream.
 //!
 //! `MEMCTL_KILLS=2000 cargo test -p memctl-tests --release --test e2e kill_any::` runs the long form.
 
@@ -22,7 +22,7 @@ use memctl_tests::streaming::{self, PATIENCE, compare, until};
 
 /// Concurrent training processes.
 const PROCESSES: usize = 2;
-/// The victims, in turn.
+/// What one round kills.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Victim {
     Process(usize),
@@ -199,7 +199,7 @@ fn children(pid: u32) -> Vec<u32> {
 }
 
 fn alive(pid: u32) -> bool {
-    // A zombie without a parent counts as ended.
+    // A zombie counts as ended.
     std::fs::read_to_string(format!("/proc/{pid}/stat"))
         .is_ok_and(|stat| !stat.rsplit(") ").next().unwrap_or_default().starts_with('Z'))
 }

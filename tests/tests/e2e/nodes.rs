@@ -115,7 +115,8 @@ impl Cluster {
         processes.filter_map(|entry| entry.file_name().to_string_lossy().parse().ok()).filter(is_daemon).collect()
     }
 
-    /// The claim and the address are given back, no process is left, and any host can read the store.
+    /// Asserts the state after a launch: no daemon is left, the files of the claim (`host`) and of the address
+    /// (`daemon.json`) are removed, and no node has a store of its own.
     fn is_over(&self) {
         wait_for("the end of the daemon", || self.daemons().is_empty());
         for file in ["host", "daemon.json"] {
@@ -189,7 +190,7 @@ fn two_nodes_are_one_run_and_its_daemon_is_on_the_node_that_came_first() {
 
 #[test]
 #[ignore = "only root may give a namespace a host's name"]
-fn the_daemons_node_waits_for_the_others_and_a_late_one_has_the_store_for_itself() {
+fn the_daemons_node_waits_for_the_others_and_a_late_launch_opens_the_store_again() {
     let cluster = Cluster::new();
     let mut first = cluster.trained_half("node1", 0, EVENTS / 2);
     let second = cluster.trained_half("node2", 1, EVENTS);

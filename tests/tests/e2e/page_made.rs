@@ -1,5 +1,5 @@
-//! The page's pictures over thirty made jobs and one of 256 ranks, as sent over HTTP, compared with an exact replay of
-//! the stored events: the course, floors, differences, ledgers, classes and counts.
+//! The data of the page's views for thirty generated jobs and one job of 256 ranks, as sent over HTTP, compared with an
+//! exact replay of the stored events: timelines, floors, differences, ledgers, classes and counts.
 
 use memctl_tests::made::{Course, GeneratedJob};
 use serde_json::Value;
@@ -40,7 +40,8 @@ fn course(asked: &JobAnswers<'_>, truth: &Truth) {
     assert_eq!(begin, truth.levels.len(), "{name}: the last stretch ends with the recording");
 }
 
-/// The counts of the overview count what they name.
+/// Asserts that the overview has a row for each device, the exact level at each epoch end, and the number of failed
+/// requests.
 fn counts(asked: &JobAnswers<'_>, truths: &[Truth], made: &GeneratedJob) {
     let report = asked.view("query");
     let ranks = rows(&report["ranks"]);
@@ -61,7 +62,7 @@ fn counts(asked: &JobAnswers<'_>, truths: &[Truth], made: &GeneratedJob) {
     assert_eq!(failures, expected, "{}", made.name);
 }
 
-/// Asserts that an out of memory is shown at the failure.
+/// Asserts that each failed request is shown with the levels that the device had at the time of the failure.
 fn failures(asked: &JobAnswers<'_>, truths: &[Truth]) {
     for failure in rows(&asked.view("oom")["failures"]) {
         let rank = number(&failure["rank"]);

@@ -44,7 +44,7 @@ impl Listener {
 }
 
 #[test]
-fn who_follows_hears_of_its_tenants_jobs_and_of_no_others() {
+fn a_listener_is_notified_only_of_its_tenants_jobs() {
     let home = tempfile::tempdir().unwrap();
     let [a, b, both] = [("reader", "team-a"), ("reader", "team-b"), ("admin", "*")]
         .map(|(role, tenant)| token(home.path(), &tenant.replace('*', "all"), role, tenant));
@@ -128,7 +128,7 @@ fn blocks_and_segments_add_up_to_the_counters_at_every_event() {
             let held: u64 = held.map(|segment| segment["bytes"].as_u64().unwrap()).sum();
             assert_eq!(held, reserved[at], "{name}: after event {event}");
         }
-        // The page shows the same moment as the peak as the command line.
+        // The page and the command line show the same moment as the peak.
         let answer = json(&get(&port, &format!("/api/v1/jobs/{name}/blocks?rank=0")));
         let at = answer["at_event"].as_u64().unwrap();
         let flags = ["ledger", "--job", name, "--rank", "0", "--blocks", "-o", "json", "-q", "--daemon", &daemon.url];
@@ -155,7 +155,7 @@ fn blocks_and_segments_add_up_to_the_counters_at_every_event() {
 }
 
 #[test]
-fn the_rank_that_leaves_the_others_is_on_top_and_its_line_is_drawn() {
+fn the_diverging_rank_is_on_top_of_the_heat_map_and_the_sparkline_is_the_timeline() {
     let home = tempfile::tempdir().unwrap();
     let (daemon, port) = served(home.path(), &[]);
     import(JOB, &["--daemon", &daemon.url]);
@@ -182,7 +182,7 @@ fn the_rank_that_leaves_the_others_is_on_top_and_its_line_is_drawn() {
 }
 
 #[test]
-fn a_silence_takes_the_rights_of_the_command_and_comes_from_the_page() {
+fn silencing_over_http_needs_an_operator_and_the_same_origin() {
     let home = tempfile::tempdir().unwrap();
     let [reader, operator, other] = [("reader", "team-a"), ("operator", "team-a"), ("operator", "team-b")]
         .map(|(role, tenant)| token(home.path(), &format!("{role}-{tenant}"), role, tenant));

@@ -197,7 +197,7 @@ fn certificates_and_authorities_are_exchanged_under_load_and_no_event_is_lost() 
 }
 
 #[test]
-fn they_are_exchanged_over_postgres_as_well() {
+fn certificates_are_replaced_under_load_with_a_postgres_store() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let database = runtime.block_on(Database::create());
     rotated(&["--store", &database.url]);

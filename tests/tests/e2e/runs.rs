@@ -119,7 +119,7 @@ fn an_import_adds_a_run_or_replaces_the_newest() {
 }
 
 #[test]
-fn an_attempt_that_fails_leaves_the_others_of_its_run() {
+fn a_failed_import_of_an_attempt_does_not_change_its_run() {
     let place = Place::new();
     let good = folder("cnn_rank0_cache");
     let imported = output(&mut place.memctl(&["import", "--job", "snap", &good.display().to_string()]));

@@ -57,7 +57,8 @@ fn import(data: &Path, name: &str, form: &str) -> Value {
     run_json(of("query").args(["-o", "json"]))
 }
 
-/// The findings without file names, and identified by their order, because their ids depend on their places.
+/// The findings, the growth and the ranks without file names. A finding's id depends on its file, so each id is
+/// replaced by the finding's number.
 fn facts(report: &Value) -> Value {
     fn without(value: &mut Value, ids: &[&str]) {
         match value {
@@ -116,7 +117,7 @@ async fn what_is_found_in_a_recording_does_not_depend_on_its_paths() {
     }
 }
 
-/// A process with private names in every name that it has.
+/// Records a process whose files, marks and failure text contain private names.
 fn record(url: &str, rank: u32, source_paths: SourcePaths) {
     let session = jobs::session("private", rank);
     let config = AgentConfig { source_paths, ..AgentConfig::new(session, Daemon::Address(url.into())) };

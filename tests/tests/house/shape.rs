@@ -1,4 +1,4 @@
-//! Rules for every source file: it begins with a description, and its length is limited.
+//! Rules for every Rust file: it begins with a description, and its length is limited.
 
 use std::path::{Path, PathBuf};
 

@@ -57,7 +57,7 @@ import torch
 import small
 training = small.Training()
 training.steps(5)
-# Nothing is taken meanwhile, however fast or slow this machine is.
+# The launcher is stopped, so it reads nothing from the ring until SIGCONT, on fast and on slow machines.
 os.kill(os.getppid(), signal.SIGSTOP)
 before = small.status().get("produced")
 keep = [torch.empty(512, dtype=torch.uint8, device="cuda") for _ in range(100_000)]
@@ -91,7 +91,7 @@ for epoch in range(4):
     for number, (batch,) in enumerate(data):
         training.step(batch)
         if epoch == 1 and number == 2:
-            # More than the ring holds, faster than it is emptied, and some of it stays.
+            # More events than the ring holds, faster than the ring is emptied. Half of the blocks stay.
             keep = [torch.empty(1 << 12, dtype=torch.uint8, device="cuda") for _ in range(20_000)]
             del keep[::2]
             small.tell("dropped", small.status().get("dropped"))

@@ -72,14 +72,14 @@ def test_switched_off(memctl: Memctl, script: Any, plain: Plain) -> None:
         assert run.reported("agent") is imported and run.reported("native") is False and run.reported("regions") == []
         assert not run.lines(), run
     assert not (memctl.folder / "data").exists()
-    # Without that, the same script loads all of it.
+    # Without MEMCTL_DISABLED, the same script loads the agent, the native module and its memory regions.
     on = memctl.record("on", sys.executable, str(path))
     same(expected, on)
     assert on.reported("native") and on.reported("regions") and memctl.answer("query", "--job", "on")
 
 
 @pytest.mark.parametrize("make", NASTY, ids=lambda make: make.__name__.lower())
-def test_no_daemon_worth_the_name(memctl: Memctl, script: Any, plain: Plain, make: Callable[[], Peer]) -> None:
+def test_faulty_peer_instead_of_a_daemon(memctl: Memctl, script: Any, plain: Plain, make: Callable[[], Peer]) -> None:
     path, peer = script(SCRIPT), make()
     at = {"MEMCTL_DAEMON": peer.url}
     try:
@@ -141,7 +141,7 @@ def test_daemon_killed_and_started_again(memctl: Memctl, script: Any, plain: Pla
     daemon.kill()
     daemon.start()
     for job in goings:
-        # Acknowledged data is stored after the restart.
+        # Data that was acknowledged before the kill is still stored after the restart.
         assert stored(memctl, job, daemon) >= before[job]
     for going in goings.values():
         going.go_on("half")

@@ -1,6 +1,6 @@
 """Out of memory: the record has the failing request with its stack, free bytes, the state after it, the other ranks.
 
-Checked against what the script itself read before, and against PyTorch's own message.
+Checked against what the script is known to request, and against PyTorch's own message.
 """
 
 from __future__ import annotations

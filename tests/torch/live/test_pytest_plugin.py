@@ -1,6 +1,7 @@
 """The pytest plugin: whole runs of pytest over small suites, with genuine torch on the fake GPU.
 
-One run has everything that needs a device; the others are of a few tests each, because importing torch takes seconds.
+Importing torch takes seconds, so most tests that need a device share one suite, `pytest_plugin_suite.py`. The other
+runs have one or two tests each.
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ def run(folder: pathlib.Path, suite: str, *arguments: str, **settings: str) -> R
 
 @pytest.fixture(scope="module")
 def memray() -> str:
-    """A folder with pytest-memray, which is installed once; empty if it is installed anyway."""
+    """The path of a folder into which pytest-memray is installed once. An empty text if this Python already has it."""
     if importlib.util.find_spec("pytest_memray") is not None:
         return ""
     cache = pathlib.Path(os.environ.get("MEMCTL_CACHE") or "~/.cache/memctl").expanduser() / "tools"
@@ -106,7 +107,7 @@ def memray() -> str:
     return str(folder)
 
 
-# What pytest-xdist's workers run: each imports torch, and what needs no worker is not run once more.
+# The tests that also run in workers of pytest-xdist. Each worker imports torch, so the other tests are not repeated.
 IN_WORKERS = "peak or list or unit or fixture or own or expected"
 
 
@@ -131,7 +132,7 @@ def test_planted_leaks_and_peaks_fail_with_their_lines_and_all_others_pass(ran: 
     assert {outcome for name, outcome in others.items() if name not in skipped} == {"passed"}, ran
 
 
-def test_the_line_at_the_peak_is_the_allocations(ran: Ran) -> None:
+def test_the_peak_names_the_line_of_the_allocation(ran: Ran) -> None:
     line = 1 + SUITE.splitlines().index("    return torch.empty(size, dtype=torch.uint8, device=device)")
     assert f"2.0 MiB in 2 blocks  test_suite.py:{line} in empty" in ran.tests["test_peak_over"][1]
     assert "(2,097,664 bytes)" in ran.tests["test_peak_over"][1]
@@ -189,7 +190,7 @@ def test_a_block_whose_free_was_missed_between_two_runs_does_not_count() -> None
     events = [event("free_requested", 2048), event("alloc", 8192, size=1024)]
     used = runs.usage(reading(events, allocated=(1024, 8192)))
     assert (used.peak, used.allocated, sorted(used.live)) == (2048, 1536, [(0, 1024), (0, 8192)])
-    # Afterwards, what the run found is freed, and others allocate.
+    # After the run, block 1024, which existed before the run, is freed, and other blocks are allocated.
     events += [event("free_requested", 1024), event("alloc", 1024), event("alloc", 16384)]
     left = runs.left(reading(events, allocated=(1024, 8192, 16384)), [2])
     assert left.live == {(0, 8192): (1024, ("/repo/test_a.py", 7, "test_a"))}

@@ -1,4 +1,4 @@
-"""Private names of folders and files never leave the host: no response and no export contains them.
+"""The form `short` hides private parent folders, and `hashed` hides all private names, in responses and exports.
 
 The same training is recorded in each form, under the launcher and by a process that attaches by itself. The form `full`
 shows that the check finds the names where they are present.
@@ -57,7 +57,7 @@ def training(tmp_path: pathlib.Path) -> pathlib.Path:
 
 
 def all_output(memctl: Memctl, job: str, *where: str) -> str:
-    """Every response about a job, and its export, as text."""
+    """The responses of six queries about a job, and its export, as text."""
     answers: list[Any] = [memctl.answer("jobs", *where)]
     for question in (["query"], ["leaks", "--all"], ["sites", "--end", "--all-frames"], ["diagnose"], ["timeline"]):
         answers.append(memctl.answer(*question, "--job", job, *where))
@@ -80,7 +80,7 @@ def check(form: str, text: str, run: Run) -> None:
 
 
 @pytest.mark.parametrize("form", ["full", "short", "hashed"])
-def test_private_names_stay_under_the_launcher(memctl: Memctl, training: pathlib.Path, form: str) -> None:
+def test_private_names_are_hidden_under_the_launcher(memctl: Memctl, training: pathlib.Path, form: str) -> None:
     # In the training's folder: short paths begin at the launcher's working directory.
     argv = memctl.argv("run", "--job", "named", "--source-paths", form, "--", sys.executable, str(training))
     run = memctl.start(["env", "-C", str(training.parent), *argv], {}).wait()
@@ -89,7 +89,7 @@ def test_private_names_stay_under_the_launcher(memctl: Memctl, training: pathlib
 
 
 @pytest.mark.parametrize("form", ["full", "short", "hashed"])
-def test_private_names_stay_where_a_process_attaches_by_itself(
+def test_private_names_are_hidden_where_a_process_attaches_by_itself(
     memctl: Memctl, training: pathlib.Path, form: str
 ) -> None:
     daemon = Daemon(memctl)

@@ -14,7 +14,7 @@ import pytest
 
 from conftest import Memctl, Run, finish
 
-# Ten epochs of eight steps, of which each keeps 1 MiB. The epochs go on until the daemon's floor has arrived.
+# Ten epochs of eight steps. Each epoch keeps 1 MiB. The epochs go on until the daemon's floor has arrived.
 TRAINING = """
 import json, os, time
 import torch, memctl_agent, small
@@ -50,7 +50,7 @@ END
 
 HAS_FLOOR = '"memctl/floor_bytes" in SEEN[-1][1] and SEEN[-1][1]["memctl/floor_bytes"] > 1 << 20'
 
-# No daemon answers there, and none of this machine gets the recording.
+# No daemon answers at this address, so no daemon of this machine gets the recording.
 NOWHERE = "http://127.0.0.1:9"
 
 

@@ -61,7 +61,7 @@ def read(folder: pathlib.Path, truths: Sequence[Truth]) -> list[Row]:
 
 
 def totals(rows: list[Row]) -> dict[str, int]:
-    """The number of right verdicts."""
+    """Counts over all jobs: right and wrong verdicts, causes, holders, and commands that agree."""
     leaks = [one for one in rows if one.truth.course is Course.LEAK]
     return {
         "jobs": len(rows),

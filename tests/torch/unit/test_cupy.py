@@ -1,4 +1,5 @@
-"""`memctl_agent.cupy`: genuine CuPy's hook class and registry, driven as its documentation says that its pool does.
+"""`memctl_agent.cupy` with the hook class and the registry of genuine CuPy. The tests call the hooks as, by CuPy's
+documentation, the pool calls them.
 
 CuPy carries a CUDA runtime of its own, which takes nothing but a real driver: its pool does not run without a GPU.
 """
@@ -68,7 +69,7 @@ def test_every_call_of_the_pool_becomes_an_event(native: Native, pool: Pool) -> 
     assert memctl_agent.status()["level"] == "full"
 
 
-def test_a_failed_request_is_one_and_a_request_for_nothing_is_none(native: Native, pool: Pool) -> None:
+def test_a_failed_request_is_an_event_and_a_request_for_zero_bytes_is_none(native: Native, pool: Pool) -> None:
     assert memctl_cupy.install(job="full")
     pool.malloc(0)
     assert native.events == []
@@ -142,7 +143,7 @@ def test_an_allocator_without_hooks_is_refused(native: Native, capfd: pytest.Cap
     assert native.started is None
 
 
-def test_memory_held_before_is_told(native: Native, pool: Pool, capfd: pytest.CaptureFixture[str]) -> None:
+def test_memory_held_before_install_is_reported(native: Native, pool: Pool, capfd: pytest.CaptureFixture[str]) -> None:
     pool.malloc(4000)
     assert memctl_cupy.install(job="late")
     assert "already held 4096 bytes" in capfd.readouterr().err

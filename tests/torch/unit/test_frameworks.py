@@ -16,7 +16,7 @@ from test_loops import loader
 
 STEPS = [word for number in range(4) for word in (f"step {number}", f"/step {number}")]
 EPOCHS = ["epoch 0", "/epoch 0", "epoch 1"]
-# With a callback, which hears of the training's end before the model leaves the device.
+# With a callback, the last epoch ends as well: the trainer calls the callback at the end of the training.
 ENDED_EPOCHS = [*EPOCHS, "/epoch 1"]
 
 

@@ -1,7 +1,8 @@
 """Which side of a comparison runs which instructions.
 
-A conditional jump after a comparison has two sides: the instructions between the jump and its target, and, if the first
-side ends with a jump or by leaving the function, what follows the target.
+A comparison decides over the instructions between its conditional jump and the target of this jump. If these
+instructions end with another jump, the comparison also decides over those between the two targets. If they leave the
+function, it also decides over all instructions that follow.
 Guarantees: reads instructions only.
 """
 
@@ -11,7 +12,7 @@ import dis
 from typing import Optional
 
 _LEAVE = frozenset(("RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE"))
-# Instructions that turn the result of a comparison into a bool.
+# Instructions that may stand between a comparison and its jump.
 _BOOL = frozenset(("TO_BOOL", "UNARY_NOT", "COPY"))
 
 

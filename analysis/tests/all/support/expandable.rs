@@ -11,7 +11,8 @@ impl Allocator {
         if kind == SegmentKind::Small { 2 << 20 } else { self.settings.large_segment_size }
     }
 
-    /// Maps the bytes that a request lacks, behind a free block or from the first unmapped page on.
+    /// Maps pages until a free block has `size` bytes. The pages follow the free block before the first suitable
+    /// unmapped range, or begin with this range. Returns the indices of the region and of the block.
     pub fn map_pages(&mut self, size: u64, stream: u64, pool: PoolId, kind: SegmentKind) -> Option<(usize, usize)> {
         let owned =
             self.regions.iter().position(|region| (region.stream, region.pool, region.kind) == (stream, pool, kind));

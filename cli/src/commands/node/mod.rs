@@ -1,8 +1,8 @@
 //! `memctl node check`: the processes that hold memory of this machine's devices, and whose they are. For the prolog and
 //! epilog of a batch system.
 //!
-//! Guarantees: changes nothing and ends no process. Asks neither a daemon nor a store. A process of which nothing is
-//! known counts as unknown, and is never a reason to refuse.
+//! Guarantees: changes nothing and ends no process. Asks neither a daemon nor a store. If it cannot be
+//! known whether a process has a job, the process counts as unknown, and is never a reason to refuse.
 
 mod view;
 

@@ -166,8 +166,8 @@ pub async fn runs_of_a_name_stay_apart(store: Arc<dyn Store>) {
         info.launch = Launch { launcher: Some(launcher), ..Launch::default() };
         info
     };
-    // The launches are two ranks, the same ranks launched again concurrently, an elastic restart of the first launch,
-    // and a launch of two hosts.
+    // The launches are two ranks, the same ranks launched again concurrently, an elastic restart of the first launch, a
+    // launch of two hosts, and another launch of rank 0 with the same group, which is a run of its own.
     let grouped = |id, rank, launcher| {
         let info = launched(id, rank, launcher, 0);
         SessionInfo { launch: Launch { group: Some("slurm/c/7.0".into()), ..info.launch }, ..info }

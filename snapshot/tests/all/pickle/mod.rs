@@ -27,9 +27,9 @@ pub enum Py {
 /// How a pickle is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Style {
-    /// Like CPython, protocol 4: MEMOIZE, batches of a thousand.
+    /// Like CPython, protocol 4: MEMOIZE, lists in batches of a thousand.
     Python4,
-    /// Like CPython, protocol 2: BINPUT, batches of a thousand.
+    /// Like CPython, protocol 2: LONG_BINPUT, lists in batches of a thousand.
     Python2,
     /// Every list in one piece. Only shared values are memoized, and only after their content.
     OnePiece,
@@ -184,7 +184,7 @@ impl Writer {
             }
             return;
         }
-        // A container takes the next index before its content does.
+        // A list or a dict takes the next index before its content does. (A tuple does not: it cannot be shared here.)
         if self.style != Style::OnePiece {
             self.shared.insert(Rc::as_ptr(value), self.memo_len);
         }

@@ -42,7 +42,7 @@ impl Served {
         self.port.send(request.as_bytes()).expect("an answer")
     }
 
-    /// Its own name.
+    /// The address and port of the server, as the value of the header `Host`.
     fn host(&self) -> String {
         self.place.to_string()
     }
@@ -115,7 +115,7 @@ fn a_token_has_the_rights_that_the_daemon_gives_it() {
 }
 
 #[test]
-fn a_socket_of_ones_own_is_not_open_through_the_port_once_tokens_exist() {
+fn the_port_requires_a_token_for_a_private_socket_once_tokens_exist() {
     let folder = tempfile::tempdir().unwrap();
     let socket = format!("unix:{}", folder.path().join("daemon.sock").display());
     let daemon = DaemonProcess::of(memctl().args(["daemon", "--listen", &socket, "--data-dir"]).arg(folder.path()));

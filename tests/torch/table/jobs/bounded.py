@@ -26,7 +26,7 @@ CHOICE = random.Random(11)
 
 
 def memory_bank() -> None:
-    """Contrastive training against the features of the last 240 steps."""
+    """Contrastive training against a bank of 240 features. If the bank is full, each new one replaces a random one."""
     model, bank = Encoder().to(DEVICE), MemoryBank(240)
     optimizer = torch.optim.AdamW(model.parameters())
     training, pace = loader(STEPS), Pace(EPOCHS * STEPS)
@@ -170,7 +170,7 @@ def cached_lately() -> None:
     """A search service caches the embeddings of the last 384 texts."""
     pace = Pace(REQUESTS)
     for request in range(REQUESTS):
-        # One of five texts was asked for lately.
+        # One request of five repeats a text of the last 50 requests.
         known = request > 50 and CHOICE.random() < 0.2
         embedding(request - CHOICE.randint(1, 50) if known else request)
         pace.step()
@@ -192,7 +192,7 @@ class Sessions:
 
 
 def states_of_sessions() -> None:
-    """A server keeps the states of 570 customers, and has nearly as many by its end."""
+    """A server keeps the states of the latest 570 customers, and reaches this number shortly before its end."""
     sessions = Sessions(570)
     pace = Pace(REQUESTS)
     for request in range(REQUESTS):
@@ -229,7 +229,7 @@ def sliding_window() -> None:
 
 
 def ring_of_outputs() -> None:
-    """A controller averages over its last 400 outputs, in preallocated slots."""
+    """A controller keeps its last 400 outputs in preallocated slots."""
     ring, model = Ring(400), LanguageModel(1).to(DEVICE).eval()
     pace = Pace(REQUESTS)
     for _ in range(REQUESTS):

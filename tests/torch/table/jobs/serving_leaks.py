@@ -87,7 +87,7 @@ def tee_of_frames() -> None:
 
 
 class Server:
-    """Answers, and passes a copy of each answer to the statistics."""
+    """Answers requests, and passes each answer to the statistics."""
 
     def __init__(self) -> None:
         self.model = LanguageModel(1).to(DEVICE).eval()
