@@ -45,8 +45,8 @@ def of_attribute(owner: Any, container: Any, length: int) -> Optional[int]:
     attributes = _reading.instance_dict(owner)
     if attributes is None:
         return None
-    name = next((key for key, value in islice(dict.items(attributes), NAMES_MAX) if value is container), None)
-    if type(name) is not str:
+    name = _name_in(attributes, container)
+    if name is None:
         return None
     found = (_limits(code, function, name, attributes) for code, function in _methods(type(owner), name))
     return _least(found, length)
@@ -54,8 +54,8 @@ def of_attribute(owner: Any, container: Any, length: int) -> Optional[int]:
 
 def of_global(namespace: dict[str, Any], container: Any, length: int) -> Optional[int]:
     """The bound of a container that is a global variable of a module."""
-    name = next((key for key, value in islice(dict.items(namespace), NAMES_MAX) if value is container), None)
-    if type(name) is not str:
+    name = _name_in(namespace, container)
+    if name is None:
         return None
     functions = (value for value in islice(dict.values(namespace), NAMES_MAX) if type(value) is types.FunctionType)
     own = (one for one in functions if one.__globals__ is namespace and _may_limit(one.__code__, name))
@@ -69,12 +69,18 @@ def of_sizes(owner: Any, container: Any) -> bool:
     attributes = _reading.instance_dict(owner)
     if attributes is None:
         return False
-    name = next((key for key, value in islice(dict.items(attributes), NAMES_MAX) if value is container), None)
-    if type(name) is not str:
+    name = _name_in(attributes, container)
+    if name is None:
         return False
     methods = (value for base in _reading.bases(type(owner)) for value in islice(_table(base), NAMES_MAX))
     removing = (one for one in methods if type(one) is types.FunctionType and _may_evict(one.__code__, name))
     return any(_evicts(one, name) for one in islice(removing, FUNCTIONS_MAX))
+
+
+def _name_in(namespace: dict[str, Any], container: Any) -> Optional[str]:
+    """The name under which a namespace has a container."""
+    name = next((key for key, value in islice(dict.items(namespace), NAMES_MAX) if value is container), None)
+    return name if type(name) is str else None
 
 
 def _table(base: type) -> Iterator[Any]:
